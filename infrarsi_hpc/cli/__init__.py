@@ -1,0 +1,1 @@
+"""Parse, call a stage, print; an error becomes a message and an exit code."""

@@ -1,0 +1,249 @@
+"""The command `infrarsi`. Stages are imported when their command is called, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infrarsi_hpc import __version__
+from infrarsi_hpc.errors import InfrarsiError
+
+app = typer.Typer(
+    name="infrarsi",
+    help="Make a training run faster, and prove it: init, doctor, run, report, apply.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ProjectOption = Annotated[Path, typer.Option("--project", "-C", help="The project's folder.", show_default="here")]
+ContractOption = Annotated[str, typer.Option("--contract", help="The contract's file in the project.")]
+CampaignOption = Annotated[
+    str | None, typer.Option("--campaign", help="The campaign's name (default: the contract's).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+
+HERE = Path()
+CONTRACT = "infrarsi.toml"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"infrarsi-hpc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Make a training run faster, and prove it."""
+
+
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Argument(help="A new or empty folder.")], as_json: JsonOption = False
+) -> None:
+    """Write out a small training project to play with.
+
+    Example: infrarsi demo ~/demo
+    """
+    from infrarsi_hpc.cli import stages
+
+    stages.demo(directory, as_json)
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="The project's folder.", show_default="here")] = HERE,
+    goal: Annotated[str, typer.Option(help="What you want, in a sentence.")] = "",
+    contract: ContractOption = CONTRACT,
+    relock: Annotated[bool, typer.Option(help="Lock again after the contract or the code changed.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage 1: write the contract if there is none, check it, and lock it.
+
+    Example: infrarsi init . --goal "more tokens a second, at most 4 GPU-hours"
+    """
+    from infrarsi_hpc.cli import stages
+
+    stages.init(directory, goal, contract, relock, yes, as_json)
+
+
+@app.command()
+def doctor(project: ProjectOption = HERE, contract: ContractOption = CONTRACT, as_json: JsonOption = False) -> None:
+    """Stage 2: run the baseline several times; its phases, its memory, and this machine's noise."""
+    from infrarsi_hpc.cli import stages
+
+    stages.doctor(project, contract, as_json)
+
+
+@app.command()
+def run(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    budget: Annotated[float | None, typer.Option(help="Device-hours that may be spent.", min=0.0)] = None,
+    max_trials: Annotated[int | None, typer.Option(help="Search trials at most.", min=1)] = None,
+    until: Annotated[str | None, typer.Option(help="Stop by then: 07:00, +90m, or 2030-01-31T07:00.")] = None,
+    batch: Annotated[int, typer.Option(help="Trials a round.", min=1, max=1000)] = 4,
+    seed: Annotated[int | None, typer.Option(help="Seed of the search's random choices.", min=0)] = None,
+    fix: Annotated[list[str] | None, typer.Option(help="KNOB=VALUE: leave this knob out of the search.")] = None,
+    experience: Annotated[bool, typer.Option(help="Use and extend the experience store.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first round; start nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage 3: search, then re-verify the winners against the baseline. Ctrl-C and go on later as you like.
+
+    Example: infrarsi run --max-trials 24 --until 07:00
+    """
+    from infrarsi_hpc.cli import stages
+
+    stages.run(
+        project, contract, campaign, budget, max_trials, until, batch, seed, fix or [], experience, dry_run, as_json
+    )
+
+
+@app.command()
+def report(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage 4: write report.html and report.md into the campaign's folder."""
+    from infrarsi_hpc.cli import stages
+
+    stages.report(project, contract, campaign, as_json)
+
+
+@app.command()
+def apply(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    revert: Annotated[bool, typer.Option("--revert", help="Undo an earlier apply.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage 5: audit the winner and commit it, with its evidence, on a branch of its own."""
+    from infrarsi_hpc.cli import stages
+
+    stages.apply(project, contract, campaign, revert, yes, as_json)
+
+
+@app.command("try")
+def try_(
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="KNOB=VALUE; the rest as in the baseline.")
+    ] = None,
+    patch: Annotated[list[Path] | None, typer.Option(help="A diff to apply.")] = None,
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one trial now, and print its evidence and its verdict.
+
+    Example: infrarsi try --set micro_batch=4 --patch patches/fused_loss.diff
+    """
+    from infrarsi_hpc.cli import stages
+
+    stages.try_(settings or [], patch or [], project, contract, as_json)
+
+
+@app.command()
+def status(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Where a campaign stands."""
+    from infrarsi_hpc.cli import readers
+
+    readers.status(project, contract, campaign, as_json)
+
+
+@app.command()
+def prices(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What each setting and patch costs or saves: GiB and step time, with intervals."""
+    from infrarsi_hpc.cli import readers
+
+    readers.prices(project, contract, campaign, as_json)
+
+
+@app.command()
+def explain(
+    files: Annotated[list[Path], typer.Argument(help="Files to look at.")],
+    kind: Annotated[str, typer.Option(help="contract, log or store.")] = "log",
+    as_json: JsonOption = False,
+) -> None:
+    """What would a campaign make of this file?
+
+    Example: infrarsi explain --kind log .infrarsi/demo/trials/t0007/log.txt
+    """
+    from infrarsi_hpc.cli import readers
+
+    readers.explain(files, kind, as_json)
+
+
+def main() -> None:
+    """Run the command; every failure has a message and an exit code, never a trace."""
+    from infrarsi_hpc.cli.output import say_error
+
+    try:
+        app()
+    except InfrarsiError as error:
+        say_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("infrarsi: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(5)
+    except BrokenPipeError:
+        sys.exit(1)
+    except Exception as error:
+        if isinstance(error, OSError) and (full := _as_site_error(error)) is not None:
+            say_error(full)
+            sys.exit(full.exit_code)
+        _report_defect(error)
+        sys.exit(1)
+
+
+def _as_site_error(error: OSError) -> InfrarsiError | None:
+    """A full disk or a read-only file system, wherever it was met."""
+    from infrarsi_hpc.edges.atomic import site_error
+    from infrarsi_hpc.errors import DiskFull
+
+    said = site_error(Path(str(error.filename or "a file")), error)
+    return said if isinstance(said, DiskFull) else None
+
+
+def _report_defect(error: Exception) -> None:
+    """An error nobody foresaw: keep the trace in a file and say where."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="infrarsi-defect-", suffix=".txt", delete=False) as file:
+        traceback.print_exc(file=file)
+    print(
+        f"infrarsi: a defect of this program: {type(error).__name__}: {str(error)[:300]}\n"
+        f"  why: nobody foresaw this; the details are in {file.name}\n"
+        "  fix: report it with that file; finished trials are safe, and the same command goes on",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    main()

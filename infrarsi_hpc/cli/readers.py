@@ -1,0 +1,72 @@
+"""Commands that only read: status, prices, explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from infrarsi_hpc.cli.output import say, say_json, table
+
+
+def status(project: Path, contract: str, campaign: str | None, as_json: bool) -> None:
+    """Where a campaign stands."""
+    from infrarsi_hpc.edges.ledger import load_state
+    from infrarsi_hpc.edges.project import campaign_ledger
+    from infrarsi_hpc.stages.status import status_of, status_text
+
+    summary = status_of(load_state(campaign_ledger(project.resolve(), contract, campaign)))
+    if as_json:
+        say_json(summary)
+    else:
+        say(status_text(summary))
+
+
+def prices(project: Path, contract: str, campaign: str | None, as_json: bool) -> None:
+    """What settings and patches cost."""
+    from dataclasses import asdict
+
+    from infrarsi_hpc.stages.finished import prices_of, read_campaign
+
+    found = prices_of(read_campaign(project.resolve(), contract, campaign))
+    if as_json:
+        say_json([asdict(price) for price in found])
+        return
+    rows = []
+    for price in found:
+        knob = f"{price.name} {price.instead_of} -> {price.setting}"
+        what = knob if price.kind == "knob" else f"{'without' if price.is_removal else 'with'} patch {price.name}"
+        time, memory, believed = price.time_factor, price.memory_gib, price.believed_time_factor
+        rows.append(
+            (
+                what,
+                f"{time.value:.3f}",
+                f"{time.low:.3f} to {time.high:.3f}",
+                f"{memory.value:+.4f}",
+                f"{memory.low:+.4f} to {memory.high:+.4f}",
+                f"{believed.value:.3f}",
+                str(price.num_trials),
+            )
+        )
+    say(table(("against the best so far", "time x", "90%", "GiB", "90%", "believed x", "trials"), rows))
+
+
+def explain(files: list[Path], kind: str, as_json: bool) -> None:
+    """What a campaign would make of files."""
+    from infrarsi_hpc.stages.explain import explain_file
+
+    found = [explain_file(path, kind) for path in files]
+    if as_json:
+        say_json(found if len(found) > 1 else found[0])
+    else:
+        for item in found:
+            label = "/".join(x for x in (item["outcome"], item["detail"]) if x)
+            bound = f", at least {item['bound_gib']:.2f} GiB" if item["bound_gib"] is not None else ""
+            say(f"{item['file']}: {label}{bound}")
+            for name in ("evidence", "action"):
+                if item[name]:
+                    say(f"  {name}: {item[name]}")
+            for finding in item["findings"]:
+                say(f"  - {finding}")
+    if any(item["outcome"] == "refused" for item in found):
+        raise typer.Exit(3)

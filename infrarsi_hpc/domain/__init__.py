@@ -1,0 +1,1 @@
+"""The nouns: knobs, candidates, contracts, trials, outcomes, verdicts. Pure data, no IO."""

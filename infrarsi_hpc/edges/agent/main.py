@@ -1,0 +1,108 @@
+"""Take a batch of trials and make them one after another: timed trials own their host.
+
+A batch is claimed by creating a file, so that a batch that was submitted twice (a head killed at the wrong moment)
+is still made once. A file named `cancel` beside it ends it; a heartbeat says that it lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from infrarsi_hpc.edges.agent.surroundings import write_whole
+from infrarsi_hpc.edges.agent.trial import Bench, make_trial
+
+HEARTBEAT_SECONDS = 2.0
+SCRATCH_PREFIX = "infrarsi-"
+
+
+def run_batch(folder: str) -> str:
+    """Make every trial of `folder/batch.json` that has no result yet.
+
+    Returns `done`, `cancelled`, or `claimed` when another process has the batch.
+    """
+    batch_folder = Path(folder)
+    batch = json.loads((batch_folder / "batch.json").read_bytes())
+    if not claim_batch(batch_folder / f"claim-{batch['attempt']}"):
+        return "claimed"
+    cancelled = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: cancelled.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cancel_file = batch_folder / "cancel"
+
+    def is_cancelled() -> bool:
+        return cancelled.is_set() or cancel_file.exists()
+
+    root = os.environ.get("INFRARSI_SCRATCH") or tempfile.gettempdir()
+    _sweep_scratch(Path(root))
+    # the name says whose it is, so that a later agent can remove what a killed one left
+    bench = Bench(Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=root)), is_cancelled)
+    stop = threading.Event()
+    status: dict[str, Any] = {"pid": os.getpid(), "node": platform.node(), "trial": None}
+    beat = threading.Thread(target=_beat, args=(batch_folder / "heartbeat.json", status, stop), daemon=True)
+    beat.start()
+    try:
+        for entry in batch["trials"]:
+            if is_cancelled():
+                return "cancelled"
+            trial_folder = Path(entry)
+            spec = json.loads((trial_folder / "spec.json").read_bytes())
+            if _has_result(trial_folder, spec["attempt"]):
+                continue
+            status["trial"] = spec["trial"]
+            make_trial(spec, trial_folder, bench)
+        return "done"
+    finally:
+        stop.set()
+        beat.join()
+        bench.close()
+
+
+def claim_batch(path: Path) -> bool:
+    """Create the claim file; false where somebody has it already."""
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(fd, "w") as file:
+        json.dump({"node": platform.node(), "pid": os.getpid()}, file)
+    return True
+
+
+def _has_result(folder: Path, attempt: int) -> bool:
+    try:
+        return bool(json.loads((folder / "result.json").read_bytes())["attempt"] == attempt)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _beat(path: Path, status: dict[str, Any], stop: threading.Event) -> None:
+    while True:
+        with contextlib.suppress(OSError):
+            write_whole(path, json.dumps({**status, "time": time.time()}).encode())
+        if stop.wait(HEARTBEAT_SECONDS):
+            return
+
+
+def _sweep_scratch(root: Path) -> None:
+    """Remove scratch folders whose process on this node is gone."""
+    for folder in root.glob(f"{SCRATCH_PREFIX}*-*"):
+        pid = folder.name.removeprefix(SCRATCH_PREFIX).split("-")[0]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists() and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    print(run_batch(sys.argv[1]))

@@ -1,0 +1,277 @@
+"""One trial on a node: private copy, patches, locked files, the runs, the held-out evaluation, one result."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from infrarsi_hpc.edges.agent.copies import (
+    CopyFailed,
+    PatchFailed,
+    apply_patch,
+    copy_tree,
+    differing,
+    extract_commit,
+)
+from infrarsi_hpc.edges.agent.ranks import Launch, Rank, WarmPython, Watched, WorkloadPythonError, watch
+from infrarsi_hpc.edges.agent.surroundings import clean_environment, write_whole
+
+GIB = 2**30
+EVALUATION_SECONDS = 120.0
+
+
+class Bench:
+    """What trials of one batch share: scratch space, pristine copies, warm Pythons."""
+
+    def __init__(self, scratch: Path, is_cancelled: Callable[[], bool]) -> None:
+        self.scratch = scratch
+        self.is_cancelled = is_cancelled
+        self._pristine: dict[tuple[str, str], Path] = {}
+        self._warm: dict[tuple[Any, ...], WarmPython] = {}
+
+    def pristine(self, project: str, commit: str) -> Path:
+        """An unpatched copy of a commit, made once."""
+        key = (project, commit)
+        if key not in self._pristine:
+            folder = self.scratch / f"pristine-{len(self._pristine)}"
+            extract_commit(Path(project), commit, folder)
+            self._pristine[key] = folder
+        return self._pristine[key]
+
+    def warm(self, python: str, modules: tuple[str, ...], environment: dict[str, str]) -> WarmPython:
+        """A warm Python for these modules; a dead one is replaced."""
+        key = (python, modules)
+        if key in self._warm and not self._warm[key].is_alive:
+            self._warm.pop(key).close()
+        if key not in self._warm:
+            self._warm[key] = WarmPython(python, modules, environment)
+        return self._warm[key]
+
+    def close(self) -> None:
+        """End the warm Pythons and remove the scratch folder."""
+        for warm in self._warm.values():
+            warm.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+class _Problem(Exception):
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind, self.text = kind, text
+
+
+def make_trial(spec: dict[str, Any], folder: Path, bench: Bench) -> None:
+    """Make the trial that `spec` describes and leave `result.json` in `folder`."""
+    started = time.time()
+    result: dict[str, Any] = {
+        "schema_version": 1,
+        "trial": spec["trial"],
+        "attempt": spec["attempt"],
+        "node": platform.node(),
+        "started_at": started,
+        "runs": [],
+        "problem": None,
+        "problem_text": "",
+        "versions": {"python": platform.python_version()},
+    }
+    scratch = bench.scratch / spec["trial"]
+    try:
+        scratch.mkdir()
+        _make_runs(spec, folder, scratch, bench, result)
+    except _Problem as problem:
+        result["problem"], result["problem_text"] = problem.kind, problem.text[:4000]
+    except OSError as error:
+        result["problem"], result["problem_text"] = "agent", f"{type(error).__name__}: {error}"[:4000]
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    result["finished_at"] = time.time()
+    # a CPU host is one device however many ranks share it; on GPUs every rank holds one
+    devices = spec["ranks"] if spec["device"] == "cuda" else 1
+    result["device_seconds"] = devices * (result["finished_at"] - started)
+    write_whole(folder / "result.json", json.dumps(result).encode())
+
+
+def _make_runs(spec: dict[str, Any], folder: Path, scratch: Path, bench: Bench, result: dict[str, Any]) -> None:
+    code = scratch / "code"
+    try:
+        pristine = bench.pristine(spec["project"], spec["baseline_commit"])
+        copy_tree(pristine, code)
+    except CopyFailed as error:
+        raise _Problem("copy", str(error)) from error
+    _check_locked(spec, code, "locked_files_before")
+    for patch in spec["patches"]:
+        try:
+            apply_patch(code, folder / patch["path"], patch["sha256"])
+        except PatchFailed as error:
+            raise _Problem("patch", str(error)) from error
+    _check_locked(spec, code, "locked_files_before")
+    environment = clean_environment(os.environ, spec["environment"], scratch)
+    try:
+        warm = bench.warm(spec["python"] or sys.executable, tuple(spec["warm_imports"]), environment)
+    except WorkloadPythonError as error:
+        raise _Problem("agent", str(error)) from error
+    for index, length in enumerate(spec["lengths"]):
+        weights = scratch / f"weights-{index}.pt"
+        run, stopped = _one_run(spec, index, length, code, folder, environment, warm, weights, bench)
+        is_last = index == len(spec["lengths"]) - 1
+        seed = spec["evidence"]["evaluation_seed"]
+        if is_last and stopped is None and seed is not None and spec["evaluate"] and weights.exists():
+            run["evaluation_loss"] = _evaluate(spec, seed, weights, pristine, folder, environment, warm, bench)
+        result["runs"].append(run)
+        if stopped is not None or any(code != 0 for code in run["exit_codes"]):
+            break
+    _check_locked(spec, code, "locked_files_after")
+
+
+def _check_locked(spec: dict[str, Any], code: Path, kind: str) -> None:
+    wrong = differing(code, spec["locked_files"])
+    if wrong:
+        raise _Problem(kind, "locked files changed: " + ", ".join(wrong[:20]))
+
+
+def _argv(template: list[str], **values: Any) -> list[str]:
+    """Fill the placeholders in; a leading `python` is the warm Python itself."""
+    argv = list(template)
+    for name, value in values.items():
+        argv = [argument.replace("{" + name + "}", str(value)) for argument in argv]
+    return argv[1:] if argv[0] in ("python", "python3") else argv
+
+
+def _one_run(
+    spec: dict[str, Any],
+    index: int,
+    length: int,
+    code: Path,
+    folder: Path,
+    environment: dict[str, str],
+    warm: WarmPython,
+    weights: Path,
+    bench: Bench,
+) -> tuple[dict[str, Any], str | None]:
+    limits = spec["limits"]
+    is_limited = spec["device"] == "cpu" and limits["memory_gib"] is not None
+    draw = int.from_bytes(os.urandom(4), "little")
+    probe = {
+        "length": length,
+        # drawn here and now, so that nobody can behave well for one known step
+        "evidence_step": 2 + draw % max(1, length - 1) if length > 2 else 1,
+        "profile": spec["evidence"]["profile"],
+        "weights": str(weights) if index == len(spec["lengths"]) - 1 else None,
+        "device": spec["device"],
+        "memory_gib": limits["memory_gib"] if limits["memory_set_by"] == "harness" else None,
+    }
+    seen = watch(
+        warm,
+        Launch(
+            argv=_argv(spec["command"], steps=length, seed=spec["seed"]),
+            folder=code,
+            environment=environment,
+            num_ranks=spec["ranks"],
+            wall_seconds=limits["wall_seconds"],
+            idle_seconds=limits["idle_seconds"],
+            memory_bytes=int(limits["memory_gib"] * GIB) if is_limited else None,
+            probe=probe,
+            is_cancelled=bench.is_cancelled,
+        ),
+        folder / "log.txt",
+    )
+    return _run_record(spec, length, seen), seen.stopped
+
+
+def _run_record(spec: dict[str, Any], length: int, seen: Watched) -> dict[str, Any]:
+    ranks = seen.ranks
+    num_steps = min(len(rank.step_ends) for rank in ranks)
+    setups = [rank.setup_at for rank in ranks if rank.setup_at is not None]
+    first = ranks[0].facts
+    if spec["device"] == "cuda":
+        peaks = [rank.facts["reserved_bytes"] / GIB if "reserved_bytes" in rank.facts else None for rank in ranks]
+    else:
+        peaks = [rank.memory.peak_gib if rank.memory is not None else None for rank in ranks]
+    return {
+        "length": length,
+        "wall_seconds": seen.wall_seconds,
+        "setup_seconds": max(setups) - seen.started if setups else None,
+        "step_ends": [max(rank.step_ends[k] for rank in ranks) - seen.started for k in range(num_steps)],
+        "exit_codes": [rank.code for rank in ranks],
+        "stopped": seen.stopped,
+        "peak_gib": peaks,
+        "memory_kind": "cuda_reserved" if spec["device"] == "cuda" else "vmdata_growth",
+        "steps": [_step(k, ranks) for k in range(num_steps)],
+        "num_parameters": first.get("parameters"),
+        "parameters_digest": first.get("digest"),
+        "matmul_dtypes": sorted({d for rank in ranks for d in rank.facts.get("dtypes", [])}),
+        "linear_flops_per_token": first.get("linear_flops_per_token"),
+        "phases": first.get("phases"),
+        "log_tail": seen.log_tail,
+        "log_bytes": seen.log_bytes,
+    }
+
+
+def _step(k: int, ranks: list[Rank]) -> dict[str, Any]:
+    """One step over all ranks: tokens and hashes add up, losses and movements are means."""
+    said = [rank.steps[k] for rank in ranks]
+    losses = [_number(s.get("loss")) for s in said]
+    return {
+        "tokens": sum(int(s.get("tokens") or 0) for s in said),
+        "token_hash": f"{sum(int(s.get('hash') or 0) for s in said) % 2**64:016x}",
+        "loss": _mean(losses),
+        "update_rms": _mean([_number(s.get("update")) for s in said]),
+        "moved_share": _mean([_number(s.get("moved")) for s in said]),
+    }
+
+
+def _number(value: Any) -> float | None:
+    """A number as a process said it; NaN and infinity arrive as words."""
+    if isinstance(value, str):
+        return math.nan
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _evaluate(
+    spec: dict[str, Any],
+    seed: int,
+    weights: Path,
+    pristine: Path,
+    folder: Path,
+    environment: dict[str, str],
+    warm: WarmPython,
+    bench: Bench,
+) -> float | None:
+    """Held-out loss of the final weights by unpatched code in a process of its own; none if it gave none."""
+    seen = watch(
+        warm,
+        Launch(
+            argv=_argv(spec["evaluate"], weights=weights, seed=seed),
+            folder=pristine,
+            environment=environment,
+            num_ranks=1,
+            wall_seconds=EVALUATION_SECONDS,
+            idle_seconds=EVALUATION_SECONDS,
+            memory_bytes=None,
+            probe=None,
+            is_cancelled=bench.is_cancelled,
+        ),
+        folder / "evaluation.txt",
+    )
+    if seen.ranks[0].code != 0:
+        return None
+    for line in reversed(seen.log_tail.splitlines()):
+        try:
+            loss = json.loads(line.removeprefix("[0] "))["loss"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+    return None

@@ -1,0 +1,142 @@
+"""A campaign's folder on disk: specs and patches out, results and logs in.
+
+`trials/ID/` has a trial's spec, patches, result and log; `rounds/r0001/` a batch with its claim, heartbeat and
+submission. A retried trial keeps what its earlier attempts left, numbered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from infrarsi_hpc.domain.patch import Patch
+from infrarsi_hpc.domain.trial import MAX_RESULT_BYTES, TrialResult, TrialSpec
+from infrarsi_hpc.edges.agent.main import claim_batch
+from infrarsi_hpc.edges.atomic import site_error, write_bytes, write_json
+from infrarsi_hpc.edges.typed_files import describe
+from infrarsi_hpc.errors import TrialFileError
+
+ATTEMPT_FILES = ("result.json", "log.txt", "evaluation.txt")
+#: A heartbeat older than this says that its agent is gone.
+HEARTBEAT_STALE_SECONDS = 60.0
+
+
+def trial_folder(campaign: Path, trial: str) -> Path:
+    """Where a trial lives."""
+    return campaign / "trials" / trial
+
+
+def round_folder(campaign: Path, number: int) -> Path:
+    """Where a round lives."""
+    return campaign / "rounds" / f"r{number:04d}"
+
+
+def write_batch(
+    campaign: Path, number: int, attempt: int, specs: Sequence[TrialSpec], patches: Mapping[str, Patch]
+) -> Path:
+    """Write everything the agent needs for a round; writing the same again changes nothing."""
+    folder = round_folder(campaign, number)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cancel").unlink(missing_ok=True)
+        for spec in specs:
+            home = trial_folder(campaign, spec.trial)
+            home.mkdir(parents=True, exist_ok=True)
+            _keep_earlier_attempts(home, spec.attempt)
+            for file in spec.patches:
+                write_bytes(home / file.path, patches[file.sha256].text.encode())
+            write_json(home / "spec.json", spec.model_dump(mode="json"))
+    except OSError as error:
+        raise site_error(folder, error) from error
+    trials = [str(trial_folder(campaign, spec.trial)) for spec in specs]
+    write_json(folder / "batch.json", {"schema_version": 1, "attempt": attempt, "trials": trials})
+    return folder
+
+
+def _keep_earlier_attempts(home: Path, attempt: int) -> None:
+    result = home / "result.json"
+    try:
+        earlier = int(json.loads(result.read_bytes())["attempt"])
+    except FileNotFoundError:
+        earlier = attempt - 1
+    except (OSError, ValueError, KeyError, TypeError):
+        earlier = attempt - 1
+    if 0 < earlier < attempt:
+        for name in ATTEMPT_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                (home / name).rename(home / f"attempt-{earlier}-{name}")
+
+
+def read_spec(home: Path) -> TrialSpec:
+    """A trial's spec as it was handed out."""
+    return TrialSpec.model_validate_json((home / "spec.json").read_bytes())
+
+
+def read_result(home: Path, attempt: int) -> TrialResult | None:
+    """A trial's result for this attempt, or none while there is none.
+
+    Raises
+    ------
+    TrialFileError
+        There is one and it cannot be used: too large, or not what the format says.
+    """
+    path = home / "result.json"
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_RESULT_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > MAX_RESULT_BYTES:
+        raise TrialFileError(f"{path} is larger than 8 MB", why="no result is that large", fix="the trial is retried")
+    try:
+        result = TrialResult.model_validate_json(data)
+    except ValidationError as error:
+        raise TrialFileError(
+            f"{path} is not a result", why="; ".join(describe(error, 3)), fix="the trial is retried"
+        ) from error
+    return result if result.attempt == attempt else None
+
+
+def read_heartbeat(folder: Path) -> dict[str, Any] | None:
+    """What a round's agent last said of itself, or none if it never did or is silent for too long."""
+    try:
+        heartbeat = json.loads((folder / "heartbeat.json").read_bytes())
+        age = time.time() - float(heartbeat["time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return dict(heartbeat) if age < HEARTBEAT_STALE_SECONDS else None
+
+
+def claim(campaign: Path, number: int, attempt: int) -> bool:
+    """Claim a submission in the agent's place: true means that no agent has begun it, and none ever will."""
+    return claim_batch(round_folder(campaign, number) / f"claim-{attempt}")
+
+
+def is_agent_alive(folder: Path) -> bool:
+    """Whether the agent that claimed a round lives, as far as its heartbeat and (on its own host) its process say."""
+    said = read_heartbeat(folder)
+    for path in [] if said is not None else folder.glob("claim-*"):
+        with contextlib.suppress(OSError, ValueError):
+            if time.time() - path.stat().st_mtime < HEARTBEAT_STALE_SECONDS:
+                said = json.loads(path.read_bytes())
+    if not isinstance(said, dict):
+        return False
+    return said.get("node") != platform.node() or Path(f"/proc/{said.get('pid')}").exists()
+
+
+def log_excerpt(home: Path, limit: int = 4000) -> str:
+    """The end of a trial's log."""
+    try:
+        with open(home / "log.txt", "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - limit))
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""

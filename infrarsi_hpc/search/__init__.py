@@ -1,0 +1,1 @@
+"""What to try next: the space, seeds, pairs, patches, acquisition, and when to stop. Pure; randomness is given."""

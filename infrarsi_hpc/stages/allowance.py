@@ -1,0 +1,70 @@
+"""What a campaign may still spend: trials, device-hours, wall clock; with enough kept back for the promotion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infrarsi_hpc.domain.campaign import CampaignState
+from infrarsi_hpc.domain.contract import Contract
+from infrarsi_hpc.domain.noise import DoctorReport
+
+#: Start, copy, set-up and evaluation of a run, beside its steps.
+RUN_OVERHEAD_SECONDS = 2.5
+#: Pairs that a clear winner's promotion takes.
+RESERVED_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The limits in force: the contract's, tightened by the command line."""
+
+    max_trials: int
+    device_seconds: float | None
+    #: Unix time after which nothing new is started.
+    deadline: float | None
+    doctor: DoctorReport
+    contract: Contract
+
+    @property
+    def promotion_seconds(self) -> float:
+        """What a clear winner's promotion takes, as an estimate: kept back from the search."""
+        measurement = self.contract.measurement
+        steps = measurement.short_steps + measurement.long_steps
+        return RESERVED_PAIRS * 2 * (steps * self.doctor.step_seconds + 2 * RUN_OVERHEAD_SECONDS)
+
+    @property
+    def trial_seconds(self) -> float:
+        """What one search trial takes, as an estimate: as slow as the baseline."""
+        return self.contract.measurement.trial_steps * self.doctor.step_seconds + RUN_OVERHEAD_SECONDS
+
+    def num_trials(self, state: CampaignState, wanted: int, now: float) -> tuple[int, str]:
+        """How many of the wanted search trials may be started, and why not more."""
+        searched = sum(t.purpose == "search" for t in state.trials.values())
+        allowed, why = wanted, ""
+        for limit, reason in (
+            (self.max_trials - searched, f"{self.max_trials} trials were made"),
+            (self._affordable(state), "the device-hours are spent, but for the promotion"),
+            (self._in_time(now), "the time is up, but for the promotion"),
+        ):
+            if limit < allowed:
+                allowed, why = max(0, limit), reason
+        return allowed, why
+
+    def may_promote(self, state: CampaignState, now: float) -> tuple[bool, str]:
+        """Whether another block of promotion pairs may be started."""
+        if self.device_seconds is not None and state.device_seconds() >= self.device_seconds:
+            return False, "the device-hours are spent"
+        if self.deadline is not None and now >= self.deadline:
+            return False, "the time is up"
+        return True, ""
+
+    def _affordable(self, state: CampaignState) -> int:
+        if self.device_seconds is None:
+            return 10**9
+        left = self.device_seconds - state.device_seconds() - self.promotion_seconds
+        return int(left // self.trial_seconds)
+
+    def _in_time(self, now: float) -> int:
+        if self.deadline is None:
+            return 10**9
+        return int((self.deadline - now - self.promotion_seconds) // self.trial_seconds)

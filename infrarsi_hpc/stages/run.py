@@ -1,0 +1,330 @@
+"""Run: rounds of trials until the budget, the deadline or convergence; then promotion of the best."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from infrarsi_hpc.domain.campaign import CampaignState, PlannedTrial, PromotionResult
+from infrarsi_hpc.domain.candidate import Candidate
+from infrarsi_hpc.domain.knobs import Configuration
+from infrarsi_hpc.domain.noise import DoctorReport
+from infrarsi_hpc.domain.observation import Observation
+from infrarsi_hpc.domain.patch import Patch
+from infrarsi_hpc.edges import store as stores
+from infrarsi_hpc.edges.ledger import Ledger
+from infrarsi_hpc.edges.numeric import use_one_thread
+from infrarsi_hpc.edges.project import Project, conflicts, patch_library
+from infrarsi_hpc.errors import ContractError, Interrupted, UsageError
+from infrarsi_hpc.search.convergence import converged
+from infrarsi_hpc.search.finalists import finalists
+from infrarsi_hpc.search.propose import Problem, propose
+from infrarsi_hpc.search.space import Space
+from infrarsi_hpc.stages.allowance import Allowance
+from infrarsi_hpc.stages.campaign import Campaign, Observer
+from infrarsi_hpc.stages.doctor import examine
+from infrarsi_hpc.stages.problem import problem_of
+from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_block, result_of
+
+#: Trials of a round; a round's results are in before the next one is chosen.
+BATCH = 4
+#: Candidates that are re-verified, at most.
+MAX_FINALISTS = 2
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says."""
+
+    campaign: str | None = None
+    max_trials: int | None = None
+    budget_device_hours: float | None = None
+    #: Unix time.
+    until: float | None = None
+    seed: int | None = None
+    batch: int = BATCH
+    #: Knobs held at one value: they leave the search space.
+    fixed: Configuration = field(default_factory=dict)
+    use_experience: bool = True
+
+
+def ensure_doctor(project: Project, observer: Observer) -> DoctorReport:
+    """The doctor's report; made now if there is none for this contract."""
+    report = project.doctor()
+    if report is None:
+        observer.said("no doctor's report for this contract yet: examining the baseline first")
+        report = examine(project, on_progress=observer.said)
+    return report
+
+
+@contextmanager
+def open_campaign(project: Project, options: RunOptions, observer: Observer) -> Iterator[Campaign]:
+    """Open a campaign, a new one or one to go on with.
+
+    Raises
+    ------
+    ContractError
+        The campaign was begun under another contract.
+    SiteError
+        Another head runs it.
+    """
+    name = options.campaign or project.contract.name
+    doctor = ensure_doctor(project, observer)
+    with Ledger(project.campaign_folder(name) / "ledger.jsonl") as ledger:
+        if ledger.kept_aside is not None:
+            observer.said(f"the ledger's last line was half-written; it is kept in {ledger.kept_aside.name}")
+        patches = patch_library(project)
+        state = ledger.state
+        if state.opened is None:
+            seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
+            ledger.append(
+                "opened",
+                campaign=name,
+                contract=project.contract.model_dump(mode="json"),
+                contract_sha256=project.contract.digest,
+                baseline_commit=project.lock.baseline_commit,
+                device_key=doctor.device_key,
+                seed=seed,
+                fixed=options.fixed,
+                doctor=doctor.model_dump(mode="json"),
+                patches=[p.model_dump(mode="json") for p in patches.values()],
+            )
+        else:
+            _check_same(state, project, options, name)
+            doctor = DoctorReport.model_validate(state.opened["doctor"])
+            patches = {p.sha256: p for p in map(Patch.model_validate, state.opened["patches"])}
+        store = stores.default_store(os.environ, Path.home()) if options.use_experience else None
+        yield Campaign(name, project, doctor, ledger, patches, store, observer)
+
+
+def _check_same(state: CampaignState, project: Project, options: RunOptions, name: str) -> None:
+    assert state.opened is not None
+    if state.opened["contract_sha256"] != project.contract.digest:
+        raise ContractError(
+            f"campaign {name} was begun under another contract",
+            why=f"it has {state.opened['contract_sha256'][:12]}, the project now {project.contract.digest[:12]}",
+            fix="start another one: infrarsi run --campaign NAME",
+        )
+    if options.fixed and dict(options.fixed) != dict(state.opened.get("fixed", {})):
+        raise UsageError(
+            f"campaign {name} was begun with other fixed knobs: {state.opened.get('fixed', {})}",
+            fix="leave --fix out to go on with it, or start another one: infrarsi run --campaign NAME",
+        )
+
+
+def allowance_of(campaign: Campaign, options: RunOptions, now: float) -> Allowance:
+    """The limits in force."""
+    budget = campaign.project.contract.budget
+    opened_at = float(campaign.state.opened["time"]) if campaign.state.opened else now
+    hours = options.budget_device_hours if options.budget_device_hours is not None else budget.device_hours
+    deadlines = [d for d in (options.until, opened_at + 60 * budget.wall_minutes if budget.wall_minutes else None) if d]
+    return Allowance(
+        max_trials=options.max_trials if options.max_trials is not None else budget.trials,
+        device_seconds=3600 * hours if hours is not None else None,
+        deadline=min(deadlines, default=None),
+        doctor=campaign.doctor,
+        contract=campaign.project.contract,
+    )
+
+
+def run(project: Project, options: RunOptions, observer: Observer) -> CampaignState:
+    """Run a campaign to its end, or go on with it.
+
+    Raises
+    ------
+    Interrupted
+        Ctrl-C or SIGTERM; the same command goes on.
+    """
+    use_one_thread()
+    with open_campaign(project, options, observer) as campaign, _interruptible():
+        try:
+            _run(campaign, options)
+        except KeyboardInterrupt as error:
+            campaign.cancel_running()
+            raise Interrupted(
+                f"campaign {campaign.name} was stopped; nothing that finished is lost",
+                why="Ctrl-C or SIGTERM",
+                fix="the same command goes on where it stopped",
+            ) from error
+        return campaign.state
+
+
+def _run(campaign: Campaign, options: RunOptions) -> None:
+    state = campaign.state
+    if state.closed is not None:
+        campaign.observer.said(f"campaign {campaign.name} is closed: {state.closed['reason']}")
+        return
+    allowance = allowance_of(campaign, options, time.time())
+    campaign.finish_open_rounds()
+    if not finalists_of(state):
+        reason = _search(campaign, options, allowance)
+        campaign.observer.said(f"search ends: {reason}")
+    _promote(campaign, allowance)
+    best = state.promoted()
+    reason = "promoted" if best is not None else "nothing was promoted"
+    campaign.ledger.append("closed", reason=reason)
+    campaign.observer.changed(state, None)
+
+
+def round_rng(state: CampaignState, number: int) -> np.random.Generator:
+    """The random generator of a round: it follows from the campaign's seed, so a restarted head draws the same."""
+    assert state.opened is not None
+    return np.random.default_rng([int(state.opened["seed"]), number])
+
+
+def _search(campaign: Campaign, options: RunOptions, allowance: Allowance) -> str:
+    state = campaign.state
+    experience = _experience(campaign) if options.use_experience else ()
+    problem = _problem(campaign, experience)
+    while True:
+        num, why = allowance.num_trials(state, options.batch, time.time())
+        if num == 0:
+            return why
+        number = max(state.rounds, default=0) + 1
+        rng = round_rng(state, number)
+        candidates: list[Candidate] = []
+        if not state.rounds:  # the baseline itself is the first trial: every model starts from a fact
+            configuration = campaign.project.contract.knob_set.baseline()
+            candidates.append(
+                Candidate(configuration=configuration, source="baseline", reason="the unmodified workload")
+            )
+        observations = state.observations()
+        if observations and (reason := converged(problem, observations)):
+            return reason
+        num -= len(candidates)
+        known = {c.id for c in candidates}
+        candidates += [c for c in propose(problem, observations, num + 1, rng) if c.id not in known][:num]
+        if not candidates:
+            return "every configuration that the rules allow was tried"
+        plans = search_plans(campaign, candidates, rng)
+        campaign.plan("search", plans)
+        campaign.finish_open_rounds()
+
+
+def search_plans(campaign: Campaign, candidates: list[Candidate], rng: np.random.Generator) -> list[PlannedTrial]:
+    """Search trials of candidates: each under one of the doctor's seeds, evaluated where a patch is in play."""
+    seeds = sorted(int(seed) for seed in campaign.doctor.reference)
+    first = sum(t.purpose == "search" for t in campaign.state.trials.values()) + 1
+    return [
+        PlannedTrial(
+            trial=f"t{number:04d}",
+            candidate=candidate,
+            lengths=(campaign.project.contract.measurement.trial_steps,),
+            seed=int(rng.choice(seeds)),
+            evaluation_seed=campaign.doctor.evaluation_seed if candidate.patches else None,
+        )
+        for number, candidate in enumerate(candidates, start=first)
+    ]
+
+
+def _problem(campaign: Campaign, experience: tuple[Observation, ...]) -> Problem:
+    return problem_of(
+        campaign.project.contract,
+        campaign.patches,
+        _fixed(campaign.state),
+        run_noise=campaign.doctor.between_run_cv,
+        experience=experience,
+        conflicts=conflicts(campaign.project, campaign.patches.values()),
+    )
+
+
+def _fixed(state: CampaignState) -> Configuration:
+    return dict(state.opened.get("fixed", {})) if state.opened else {}
+
+
+def _experience(campaign: Campaign) -> tuple[Observation, ...]:
+    """What other campaigns measured on this kind of device with this very model and batch."""
+    if campaign.store is None:
+        return ()
+    workload = campaign.project.contract.workload
+    loaded = stores.load(campaign.store, campaign.doctor.device_key, workload_kind=workload.kind)
+    for skipped in loaded.skipped:
+        campaign.observer.said(f"experience left out: {skipped.file}: {skipped.reason}")
+    return stores.experience(
+        loaded,
+        workload_kind=workload.kind,
+        shape=workload.shape.model_dump(),
+        contract_sha256=campaign.project.contract.digest,
+        without=campaign.state.uid,
+    )
+
+
+def _promote(campaign: Campaign, allowance: Allowance) -> None:
+    """Re-verify the best candidates, best first, until one is promoted."""
+    state, contract, doctor = campaign.state, campaign.project.contract, campaign.doctor
+    problem = _problem(campaign, ())
+    chosen = finalists(problem, state.observations(), MAX_FINALISTS)
+    baseline_id = Candidate(configuration=contract.knob_set.baseline()).id
+    chosen = [c for c in chosen if c.id != baseline_id]
+    outcomes: list[PromotionResult] = []
+    for finalist in chosen:
+        while True:
+            decision = decide_finalist(state, contract, doctor, finalist, len(chosen))
+            if decision.action != "continue":
+                break
+            may, why = allowance.may_promote(state, time.time())
+            if not may:
+                reasons = (*decision.verdict.reasons, why)
+                decision = decision.as_undecided(reasons)
+                break
+            number = max(state.rounds, default=0) + 1
+            campaign.plan("verify", plan_block(state, contract, finalist, round_rng(state, number)))
+            campaign.finish_open_rounds()
+        outcomes.append(result_of(state, finalist, decision))
+        campaign.observer.said(f"{finalist.id}: {decision.action}: " + "; ".join(decision.verdict.reasons))
+        if decision.action == "promote":
+            break
+    campaign.ledger.append("promoted", finalists=[o.model_dump(mode="json") for o in outcomes])
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What `run --dry-run` shows: nothing is started, nothing written."""
+
+    candidates: list[Candidate]
+    num_configurations: int
+    trial_seconds: float
+    max_trials: int
+
+
+def dry_run(project: Project, options: RunOptions, doctor: DoctorReport | None) -> DryRun:
+    """The first round as it would be planned, and what a trial is expected to take."""
+    contract = project.contract
+    problem = problem_of(
+        contract, patch_library(project), options.fixed, run_noise=doctor.between_run_cv if doctor else 0.05
+    )
+    rng = np.random.default_rng([options.seed or 0, 1])
+    candidates = propose(problem, [], options.batch, rng)
+    step_seconds = doctor.step_seconds if doctor else 0.0
+    return DryRun(
+        candidates=candidates,
+        num_configurations=Space(problem).num_combinations,
+        trial_seconds=contract.measurement.trial_steps * step_seconds,
+        max_trials=options.max_trials or contract.budget.trials,
+    )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM stops like Ctrl-C; a closed terminal stops nothing."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, stop),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
