@@ -53,8 +53,12 @@ class Pool:
         chosen = frozenset(patches)
         if chosen & self._refused or not self.beliefs.problem.is_compatible(chosen):
             return
-        for row in rows:
-            key: Key = (tuple(row), chosen)
+        listed = [tuple(row) for row in rows]
+        if not listed:
+            return
+        allowed = self.space.allowed(np.array(listed, np.int64))
+        for row in (row for row, is_allowed in zip(listed, allowed, strict=True) if is_allowed):
+            key: Key = (row, chosen)
             place = self._places.get(key)
             if key in self._tried:
                 continue
