@@ -97,17 +97,28 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of the search's random choices.", min=0)] = None,
     fix: Annotated[list[str] | None, typer.Option(help="KNOB=VALUE: leave this knob out of the search.")] = None,
     experience: Annotated[bool, typer.Option(help="Use and extend the experience store.")] = True,
+    site: Annotated[str, typer.Option(help="The site profile's name.")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first round; start nothing.")] = False,
+    print_job: Annotated[
+        bool, typer.Option("--print-job", help="Print a Slurm job script that runs this campaign on one node.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stage 3: search, then re-verify the winners against the baseline. Ctrl-C and go on later as you like.
 
-    Example: infrarsi run --max-trials 24 --until 07:00
+    Examples: infrarsi run --max-trials 24 --until 07:00;
+    infrarsi run --print-job | sbatch --partition=gpu --gpus=1
     """
     from infrarsi_hpc.cli import stages
 
     stages.run(
-        project, contract, campaign, budget, max_trials, until, batch, seed, fix or [], experience, dry_run, as_json
+        project,
+        contract,
+        campaign,
+        stages.RunFlags(budget, max_trials, until, batch, seed, tuple(fix or ()), experience, site),
+        dry_run=dry_run,
+        print_job=print_job,
+        as_json=as_json,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -79,38 +81,70 @@ def _doctor_text(report: DoctorReport) -> str:
     )
 
 
+@dataclass(frozen=True)
+class RunFlags:
+    """The flags of `infrarsi run` that bound a campaign, as typed."""
+
+    budget: float | None
+    max_trials: int | None
+    until: str | None
+    batch: int
+    seed: int | None
+    fix: tuple[str, ...]
+    experience: bool
+    site: str
+
+    def arguments(self) -> list[str]:
+        """The same flags as a command line."""
+        single = {
+            "--budget": self.budget,
+            "--max-trials": self.max_trials,
+            "--until": self.until,
+            "--batch": self.batch,
+            "--seed": self.seed,
+            "--site": self.site,
+        }
+        arguments = [text for flag, value in single.items() if value is not None for text in (flag, str(value))]
+        arguments += [text for fixed in self.fix for text in ("--fix", fixed)]
+        return arguments if self.experience else [*arguments, "--no-experience"]
+
+
 def run(
     project: Path,
     contract: str,
     campaign: str | None,
-    budget: float | None,
-    max_trials: int | None,
-    until: str | None,
-    batch: int,
-    seed: int | None,
-    fix: list[str],
-    experience: bool,
+    flags: RunFlags,
+    *,
     dry_run: bool,
+    print_job: bool,
     as_json: bool,
 ) -> None:
     """Run a campaign, or show what it would begin with."""
     from infrarsi_hpc.cli.live import Live
     from infrarsi_hpc.cli.until import parse_until
     from infrarsi_hpc.edges.project import open_project
+    from infrarsi_hpc.edges.sites import read_profile
     from infrarsi_hpc.stages import run as stage
     from infrarsi_hpc.stages.settings import parse_settings
 
     opened = open_project(project.resolve(), contract)
     options = stage.RunOptions(
         campaign=campaign,
-        max_trials=max_trials,
-        budget_device_hours=budget,
-        until=parse_until(until, datetime.now()) if until else None,
-        seed=seed,
-        batch=batch,
-        fixed=parse_settings(opened.contract.knobs, fix),
-        use_experience=experience,
+        max_trials=flags.max_trials,
+        budget_device_hours=flags.budget,
+        until=parse_until(flags.until, datetime.now()) if flags.until else None,
+        seed=flags.seed,
+        batch=flags.batch,
+        fixed=parse_settings(opened.contract.knobs, flags.fix),
+        use_experience=flags.experience,
+        site=read_profile(flags.site, os.environ, Path.home()),
     )
+    if print_job:
+        from infrarsi_hpc.stages.job_script import job_script
+
+        named = ["--campaign", campaign] if campaign else []
+        say(job_script(opened, campaign, options.site, ["--contract", contract, *named, *flags.arguments()]).rstrip())
+        return
     if dry_run:
         _show_dry_run(stage.dry_run(opened, options, opened.doctor()), as_json)
         return

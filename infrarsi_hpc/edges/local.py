@@ -18,8 +18,8 @@ from infrarsi_hpc.errors import SiteError
 TIMEOUT_MINUTES = 7 * 24 * 60
 
 
-def submit(batch_folder: Path) -> dict[str, Any]:
-    """Start the agent on a batch folder; gives the job as the ledger keeps it.
+def submit(batch_folder: Path, *, scratch: str = "") -> dict[str, Any]:
+    """Start the agent on a batch folder, with its private copies in `scratch`; gives the job as the ledger keeps it.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def submit(batch_folder: Path) -> dict[str, Any]:
     # children inherit ignored signals: Ctrl-C and a closed terminal reach the head alone
     before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGHUP)}
     try:
-        job = executor.submit(run_batch, str(batch_folder))
+        job = executor.submit(run_batch, str(batch_folder), scratch)
     except OSError as error:
         raise SiteError(
             "the trials' process could not be started",

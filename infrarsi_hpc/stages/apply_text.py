@@ -45,14 +45,17 @@ def settings_changes(before: bytes | None, contract: Contract, candidate: Candid
     return changes
 
 
+#: More changed settings than this are counted in a commit's first line, not named; its body names all.
+MOST_SETTINGS = 3
+
+
 def commit_message(
     state: CampaignState, contract: Contract, promoted: PromotionResult, patches: Sequence[Patch], campaign: str
 ) -> str:
     """The evidence as a commit message: the claim in its first line, then how it was measured, cost and identity."""
     assert promoted.speedup is not None
     speedup, candidate = promoted.speedup, promoted.candidate
-    first = f"Train {speedup.ratio:.2f}x faster: {_what(contract, candidate)}"
-    lines = [first[:100], ""]
+    lines = [f"Train {speedup.ratio:.2f}x faster: {_what(contract, candidate)}", ""]
     lines += [
         f"Measured against the unmodified baseline in {speedup.num_pairs} interleaved pairs of runs: {speedup}",
         f"({speedup.confidence:.0%} confidence interval).",
@@ -104,6 +107,8 @@ def _what(contract: Contract, candidate: Candidate) -> str:
                if candidate.configuration[name] != knob.baseline]  # fmt: skip
     count = len(candidate.patches)
     patches = [f"{count} {'patch' if count == 1 else 'patches'}"] if count else []
+    if len(changed) > MOST_SETTINGS:
+        changed = [f"{len(changed)} settings"]
     return ", ".join([*changed, *patches]) or "no change"
 
 

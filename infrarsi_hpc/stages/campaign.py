@@ -16,6 +16,7 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.reading import Reading
+from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.domain.trial import Purpose, TrialResult, TrialSpec
 from infrarsi_hpc.domain.verdict import Belief, Verdict
 from infrarsi_hpc.edges import batches, local
@@ -49,6 +50,7 @@ class Campaign:
     ledger: Ledger
     patches: Mapping[str, Patch]
     store: Path | None
+    site: SiteProfile
     observer: Observer = field(default_factory=Observer)
 
     @property
@@ -98,7 +100,7 @@ class Campaign:
         attempt = record.attempt + 1 if record.job is not None or record.is_submitting else record.attempt
         folder = batches.write_batch(self.folder, record.round, attempt, specs, self.patches)
         self.ledger.append("submitting", round=record.round, attempt=attempt)
-        job = local.submit(folder)
+        job = local.submit(folder, scratch=self.site.storage.scratch)
         self.ledger.append("submitted", round=record.round, job=job)
         self.observer.changed(self.state, None)
 
@@ -109,6 +111,7 @@ class Campaign:
             record.round,
             record.job,
             specs,
+            poll_seconds=self.site.limits.poll_seconds,
             on_poll=lambda heartbeat: self.observer.changed(self.state, heartbeat),
         )
         for spec, result in found:

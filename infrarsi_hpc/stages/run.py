@@ -19,10 +19,12 @@ from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.patch import Patch
+from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges import store as stores
 from infrarsi_hpc.edges.ledger import Ledger
 from infrarsi_hpc.edges.numeric import use_one_thread
 from infrarsi_hpc.edges.project import Project, conflicts, patch_library
+from infrarsi_hpc.edges.shipped import shipped
 from infrarsi_hpc.errors import ContractError, Interrupted, UsageError
 from infrarsi_hpc.search.convergence import converged
 from infrarsi_hpc.search.finalists import finalists
@@ -38,6 +40,7 @@ from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_bl
 BATCH = 4
 #: Candidates that are re-verified, at most.
 MAX_FINALISTS = 2
+THIS_MACHINE = SiteProfile(schema_version=1, name="local")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class RunOptions:
     #: Knobs held at one value: they leave the search space.
     fixed: Configuration = field(default_factory=dict)
     use_experience: bool = True
+    site: SiteProfile = THIS_MACHINE
 
 
 def ensure_doctor(project: Project, observer: Observer) -> DoctorReport:
@@ -102,7 +106,7 @@ def open_campaign(project: Project, options: RunOptions, observer: Observer) -> 
             doctor = DoctorReport.model_validate(state.opened["doctor"])
             patches = {p.sha256: p for p in map(Patch.model_validate, state.opened["patches"])}
         store = stores.default_store(os.environ, Path.home()) if options.use_experience else None
-        yield Campaign(name, project, doctor, ledger, patches, store, observer)
+        yield Campaign(name, project, doctor, ledger, patches, store, options.site, observer)
 
 
 def _check_same(state: CampaignState, project: Project, options: RunOptions, name: str) -> None:
@@ -245,16 +249,21 @@ def _experience(campaign: Campaign) -> tuple[Observation, ...]:
     if campaign.store is None:
         return ()
     workload = campaign.project.contract.workload
-    loaded = stores.load(campaign.store, campaign.doctor.device_key, workload_kind=workload.kind)
-    for skipped in loaded.skipped:
-        campaign.observer.said(f"experience left out: {skipped.file}: {skipped.reason}")
-    return stores.experience(
-        loaded,
-        workload_kind=workload.kind,
-        shape=workload.shape.model_dump(),
-        contract_sha256=campaign.project.contract.digest,
-        without=campaign.state.uid,
-    )
+    rows: list[Observation] = []
+    for store in (campaign.store, shipped("experience_store")):
+        loaded = stores.load(store, campaign.doctor.device_key, workload_kind=workload.kind)
+        for skipped in loaded.skipped:
+            campaign.observer.said(f"experience left out: {skipped.file}: {skipped.reason}")
+        rows += stores.experience(
+            loaded,
+            workload_kind=workload.kind,
+            shape=workload.shape.model_dump(),
+            contract_sha256=campaign.project.contract.digest,
+            without=campaign.state.uid,
+        )
+    if rows:
+        campaign.observer.said(f"{len(rows)} trials of earlier campaigns on {campaign.doctor.device_key} are known")
+    return tuple(rows)
 
 
 def _promote(campaign: Campaign, allowance: Allowance) -> None:

@@ -15,8 +15,6 @@ from infrarsi_hpc.edges import batches, local
 from infrarsi_hpc.edges.project import Project
 from infrarsi_hpc.errors import TrialFileError
 
-POLL_SECONDS = 0.2
-
 
 def command_of(contract: Contract, plan: PlannedTrial) -> tuple[str, ...]:
     """argv of a trial: the contract's command and the configuration's flags."""
@@ -70,6 +68,7 @@ def results(
     job: dict[str, Any] | None,
     specs: Sequence[TrialSpec],
     *,
+    poll_seconds: float = 0.2,
     on_poll: Callable[[dict[str, Any] | None], None] = lambda _: None,
 ) -> Iterator[tuple[TrialSpec, TrialResult | Ending]]:
     """Results of a batch as they come; an ending instead where the agent left none.
@@ -95,7 +94,7 @@ def results(
             return
         if waiting:
             on_poll(batches.read_heartbeat(folder))
-            time.sleep(POLL_SECONDS)
+            time.sleep(poll_seconds)
 
 
 def _result(campaign: Path, spec: TrialSpec) -> TrialResult | Ending | None:

@@ -149,6 +149,26 @@ def test_ctrl_c_leaves_everything_resumable_and_no_process_behind(locked: Path) 
     assert state.unfinished() == []
 
 
+def test_the_head_stays_small_and_prints_a_job_script_that_a_shell_reads(locked: Path) -> None:
+    code = (
+        "import resource, sys\n"
+        "from infrarsi_hpc.cli.app import main\n"
+        "sys.argv = ['infrarsi', 'run', '--campaign', 'small', '--max-trials', '3', '--json']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    environment = os.environ | {"INFRARSI_STORE": str(locked.parent / "store")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=locked, env=environment, capture_output=True, text=True, check=True)
+    resident_mib, has_torch = done.stderr.splitlines()[-1].split()
+    assert float(resident_mib) < 200
+    assert has_torch == "False"
+    script = infrarsi(locked, "run", "--print-job", "--max-trials", "3")
+    subprocess.run(["bash", "-n"], input=script.stdout, text=True, check=True)
+    assert "--max-trials 3" in script.stdout
+
+
 def test_a_second_head_on_the_same_campaign_is_turned_away(locked: Path) -> None:
     arguments = ("--campaign", "double", "--max-trials", "2", "--no-experience")
     head = start(locked, *arguments)

@@ -26,8 +26,8 @@ HEARTBEAT_SECONDS = 2.0
 SCRATCH_PREFIX = "infrarsi-"
 
 
-def run_batch(folder: str) -> str:
-    """Make every trial of `folder/batch.json` that has no result yet.
+def run_batch(folder: str, scratch: str = "") -> str:
+    """Make every trial of `folder/batch.json` that has no result yet; private copies go below `scratch`.
 
     Returns `done`, `cancelled`, or `claimed` when another process has the batch.
     """
@@ -44,7 +44,7 @@ def run_batch(folder: str) -> str:
     def is_cancelled() -> bool:
         return cancelled.is_set() or cancel_file.exists()
 
-    root = os.environ.get("INFRARSI_SCRATCH") or tempfile.gettempdir()
+    root = scratch or tempfile.gettempdir()
     _sweep_scratch(Path(root))
     # the name says whose it is, so that a later agent can remove what a killed one left
     bench = Bench(Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=root)), is_cancelled)
