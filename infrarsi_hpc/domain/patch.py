@@ -6,6 +6,8 @@ import hashlib
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from infrarsi_hpc.domain.knobs import Configuration
+
 
 class Patch(BaseModel):
     """One diff with its name. `text` is kept byte for byte; the digest is of exactly these bytes."""
@@ -20,6 +22,8 @@ class Patch(BaseModel):
     #: What its author believes: step-time factor (0.9 = ten percent faster) and change of peak memory.
     expected_time_factor: float | None = None
     expected_memory_gib: float | None = None
+    #: Settings under which the patch makes a difference; elsewhere it is not tried.
+    needs: Configuration = {}
 
     @property
     def sha256(self) -> str:

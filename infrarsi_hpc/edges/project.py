@@ -200,6 +200,7 @@ def read_patch(path: Path, files: Mapping[str, str], entry: PatchEntry | None = 
         paths=tuple(parse_diff(repaired.text).paths),
         expected_time_factor=entry.expected_time_factor if entry else None,
         expected_memory_gib=entry.expected_memory_gib if entry else None,
+        needs=entry.needs if entry else {},
     )
     return patch, repaired.notes
 
@@ -224,12 +225,24 @@ def patch_library(project: Project) -> dict[str, Patch]:
     index = folder / "library.toml"
     if index.exists():
         library = read_toml(index, PatchLibrary, PatchError, schema=1, fix=f"correct {index}")
+        for entry in library.patch:
+            _check_needs(index, entry, project.contract)
         entries: Mapping[str, PatchEntry | None] = {entry.file: entry for entry in library.patch}
     else:
         entries = {path.name: None for path in sorted(folder.glob("*.diff"))}
     texts = baseline_texts(project)
     patches = (read_patch(folder / name, texts, entry)[0] for name, entry in entries.items())
     return {patch.sha256: patch for patch in patches}
+
+
+def _check_needs(index: Path, entry: PatchEntry, contract: Contract) -> None:
+    for name, value in entry.needs.items():
+        if name not in contract.knobs or value not in contract.knobs[name].values:
+            raise PatchError(
+                f"{index}: {entry.file} needs {name} = {value!r}, which the contract does not offer",
+                why="it would never be tried",
+                fix="correct `needs`, or add the value to the contract's knob",
+            )
 
 
 def conflicts(project: Project, patches: Iterable[Patch]) -> frozenset[frozenset[str]]:

@@ -52,6 +52,10 @@ class Problem:
         chosen = frozenset(patches)
         return not any(conflict <= chosen for conflict in self.conflicts)
 
+    def needs(self, patches: frozenset[str]) -> Configuration:
+        """Settings under which all of these patches make a difference."""
+        return {name: value for patch in self.patches if patch.sha256 in patches for name, value in patch.needs.items()}
+
     def broken_rules(self, configuration: Configuration) -> list[str]:
         """Why this configuration cannot run, in plain words; empty if it may."""
         return self.basis.rules(configuration, self.shape, self.cores)

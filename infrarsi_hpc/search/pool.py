@@ -56,7 +56,8 @@ class Pool:
         listed = [tuple(row) for row in rows]
         if not listed:
             return
-        allowed = self.space.allowed(np.array(listed, np.int64))
+        codes = np.array(listed, np.int64)
+        allowed = self.space.allowed(codes) & self.space.meets(codes, self.beliefs.problem.needs(chosen))
         for row in (row for row, is_allowed in zip(listed, allowed, strict=True) if is_allowed):
             key: Key = (row, chosen)
             place = self._places.get(key)

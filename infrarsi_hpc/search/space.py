@@ -81,6 +81,14 @@ class Space:
             good = good & np.array([tuple(row) in self._pool for row in rows.tolist()], bool)
         return good
 
+    def meets(self, rows: IntArray, needs: Configuration) -> BoolArray:
+        """Which rows have these settings; a setting that the space does not have is met by none."""
+        good = np.ones(len(rows), bool)
+        for name, value in needs.items():
+            values = self.problem.knob_set[name].values if name in self.names else ()
+            good &= rows[:, self.names.index(name)] == values.index(value) if value in values else False
+        return good
+
     @cached_property
     def _pool(self) -> frozenset[tuple[int, ...]] | None:
         if self.problem.pool is None:
