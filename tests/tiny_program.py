@@ -171,5 +171,5 @@ def run_specs(home: Path, *specs: dict[str, Any]) -> list[TrialResult]:
     (home / "batch.json").write_text(
         json.dumps({"schema_version": 1, "attempt": 1, "trials": [str(home / "trials" / s["trial"]) for s in specs]})
     )
-    assert run_batch(str(home)) == "done"
+    assert run_batch(str(home), 1) == "done"
     return [TrialResult.model_validate_json((home / "trials" / s["trial"] / "result.json").read_bytes()) for s in specs]

@@ -64,7 +64,10 @@ class Live:
         if self.baseline_seconds is None and state.opened is not None:
             self.baseline_seconds = float(state.opened["doctor"]["step_seconds"])
         if self.is_terminal:
-            self._draw(state, heartbeat)
+            try:
+                self._draw(state, heartbeat)
+            except OSError:  # the terminal is gone; the campaign is not
+                self.is_terminal, self._display = False, None
             return
         for trial in state.trials.values():
             key = (trial.plan.trial, trial.attempt)

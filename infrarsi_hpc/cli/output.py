@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -25,7 +26,8 @@ def say(text: str = "") -> None:
 
 def note(text: str) -> None:
     """One line to stderr: progress and remarks, which a pipe must not get."""
-    print(clean(text), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed must not end what runs
+        print(clean(text), file=sys.stderr, flush=True)
 
 
 def say_json(value: Any) -> None:

@@ -163,6 +163,8 @@ class Measurement(_Section):
     def _long_is_longer(self) -> Measurement:
         if self.long_steps < 2 * self.short_steps:
             raise ValueError("long_steps must be at least twice short_steps, or their slope says little")
+        if self.trial_steps < 2 * self.short_steps:
+            raise ValueError("trial_steps must be at least twice short_steps: the doctor's slope lies between them")
         return self
 
 

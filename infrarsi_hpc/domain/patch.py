@@ -6,8 +6,6 @@ import hashlib
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from infrarsi_hpc.domain.knobs import Configuration
-
 
 class Patch(BaseModel):
     """One diff with its name. `text` is kept byte for byte; the digest is of exactly these bytes."""
@@ -23,7 +21,7 @@ class Patch(BaseModel):
     expected_time_factor: float | None = None
     expected_memory_gib: float | None = None
     #: Settings under which the patch makes a difference; elsewhere it is not tried.
-    needs: Configuration = {}
+    needs: tuple[tuple[str, int | float | str], ...] = ()
 
     @property
     def sha256(self) -> str:

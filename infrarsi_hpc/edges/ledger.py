@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any
 
 from infrarsi_hpc.domain.campaign import SCHEMA_VERSION, CampaignState, apply_event, replay
 from infrarsi_hpc.edges.atomic import site_error
-from infrarsi_hpc.edges.lock import held, read_holder
+from infrarsi_hpc.edges.lock import held, read_holder, this_process
 from infrarsi_hpc.errors import LedgerError, SiteError
 
-MAX_LINE_BYTES = 16 * 2**20
+#: The lock's time is renewed so often; others take a lock for left behind after ten minutes.
+TOUCH_SECONDS = 60.0
 
 
 def read_events(path: Path) -> tuple[list[dict[str, Any]], bytes]:
@@ -102,7 +104,8 @@ class Ledger:
         except OSError as error:
             raise site_error(path.parent, error) from error
         self._locked = contextlib.ExitStack()
-        self._take_lock(path.with_name("head.lock"))
+        self._lock, self._touched = path.with_name("head.lock"), time.monotonic()
+        self._take_lock(self._lock)
         try:
             self._open()
         except BaseException:
@@ -146,6 +149,33 @@ class Ledger:
             **fields,
         }
         line = json.dumps(record, separators=(",", ":"), allow_nan=True).encode() + b"\n"
+        self._expect_lock()
+        # Ctrl-C between the line and the state would have the next line take the same number
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            self._write(line)
+            apply_event(self.state, record)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def keep_alive(self) -> None:
+        """Show other hosts that the lock's holder lives; asked often, done at most once a minute."""
+        now = time.monotonic()
+        if now - self._touched > TOUCH_SECONDS:
+            self._touched = now
+            with contextlib.suppress(OSError):
+                os.utime(self._lock)
+
+    def _expect_lock(self) -> None:
+        if read_holder(self._lock) != this_process():
+            raise SiteError(
+                "this campaign's lock was taken by another infrarsi",
+                why=f"{self._lock} names {read_holder(self._lock) or 'nobody'}: this process was silent for too long",
+                fix="let the other one go on; `infrarsi status` shows where it stands",
+            )
+        self.keep_alive()
+
+    def _write(self, line: bytes) -> None:
         size = os.fstat(self._fd).st_size
         try:
             written = os.write(self._fd, line)
@@ -156,7 +186,6 @@ class Ledger:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, size)
             raise site_error(self.path, error) from error
-        apply_event(self.state, record)
 
     def close(self) -> None:
         """Release the file and the lock."""

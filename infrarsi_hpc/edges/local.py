@@ -11,14 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from infrarsi_hpc.edges.host import node_name
 from infrarsi_hpc.edges.lock import Holder, holder_of, is_running
 from infrarsi_hpc.errors import SiteError
 
 #: submitit ends a local job after this many minutes; a batch has its own limits, trial by trial.
 TIMEOUT_MINUTES = 7 * 24 * 60
+#: A batch that was told to stop is gone after this at the latest.
+CANCEL_SECONDS = 20.0
 
 
-def submit(batch_folder: Path, *, scratch: str = "") -> dict[str, Any]:
+def submit(batch_folder: Path, attempt: int = 1, *, scratch: str = "") -> dict[str, Any]:
     """Start the agent on a batch folder, with its private copies in `scratch`; gives the job as the ledger keeps it.
 
     Raises
@@ -35,7 +38,7 @@ def submit(batch_folder: Path, *, scratch: str = "") -> dict[str, Any]:
     # children inherit ignored signals: Ctrl-C and a closed terminal reach the head alone
     before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGHUP)}
     try:
-        job = executor.submit(run_batch, str(batch_folder), scratch)
+        job = executor.submit(run_batch, str(batch_folder), attempt, scratch)
     except OSError as error:
         raise SiteError(
             "the trials' process could not be started",
@@ -50,11 +53,13 @@ def submit(batch_folder: Path, *, scratch: str = "") -> dict[str, Any]:
 
 
 def is_alive(job: dict[str, Any]) -> bool:
-    """Whether the job's process is still there, on this host and the same one."""
-    return is_running(Holder(str(job["host"]), int(job["pid"]), str(job["started"])))
+    """Whether the job's process is still there; another host's cannot be seen, and its heartbeat must tell."""
+    return str(job["host"]) == node_name() and is_running(
+        Holder(str(job["host"]), int(job["pid"]), str(job["started"]))
+    )
 
 
-def cancel(batch_folder: Path, job: dict[str, Any] | None, *, wait_seconds: float = 20.0) -> None:
+def cancel(batch_folder: Path, job: dict[str, Any] | None, *, wait_seconds: float = CANCEL_SECONDS) -> None:
     """Ask a batch to stop and wait until its process is gone."""
     (batch_folder / "cancel").touch()
     deadline = time.monotonic() + wait_seconds

@@ -25,6 +25,8 @@ from infrarsi_hpc.errors import ContractError, PatchError, ProjectError, SiteErr
 CONTRACT = "infrarsi.toml"
 LOCK = "infrarsi.lock"
 CAMPAIGNS = ".infrarsi"
+#: Folders beside the campaigns' own; no campaign may be called so.
+DOCTOR_FOLDER, TRY_FOLDER = KEPT_NAMES = ("doctor", "try")
 MAX_PATCH_BYTES = 1_000_000
 
 
@@ -200,7 +202,7 @@ def read_patch(path: Path, files: Mapping[str, str], entry: PatchEntry | None = 
         paths=tuple(parse_diff(repaired.text).paths),
         expected_time_factor=entry.expected_time_factor if entry else None,
         expected_memory_gib=entry.expected_memory_gib if entry else None,
-        needs=entry.needs if entry else {},
+        needs=tuple(entry.needs.items()) if entry else (),
     )
     return patch, repaired.notes
 

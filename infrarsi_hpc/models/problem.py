@@ -54,7 +54,7 @@ class Problem:
 
     def needs(self, patches: frozenset[str]) -> Configuration:
         """Settings under which all of these patches make a difference."""
-        return {name: value for patch in self.patches if patch.sha256 in patches for name, value in patch.needs.items()}
+        return {name: value for patch in self.patches if patch.sha256 in patches for name, value in patch.needs}
 
     def broken_rules(self, configuration: Configuration) -> list[str]:
         """Why this configuration cannot run, in plain words; empty if it may."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +18,19 @@ from infrarsi_hpc.domain.trial import TrialResult
 from infrarsi_hpc.domain.verdict import Belief, Verdict
 from infrarsi_hpc.edges import batches, local
 from infrarsi_hpc.edges.host import num_cores
-from infrarsi_hpc.edges.project import CAMPAIGNS, Project, baseline_texts, read_patch
+from infrarsi_hpc.edges.project import CAMPAIGNS, TRY_FOLDER, Project, baseline_texts, read_patch
 from infrarsi_hpc.errors import Interrupted, UsageError
 from infrarsi_hpc.stages.campaign import Observer
+from infrarsi_hpc.stages.interrupts import interruptible
 from infrarsi_hpc.stages.problem import basis_of
 from infrarsi_hpc.stages.run import ensure_doctor
 from infrarsi_hpc.stages.settings import parse_settings
-from infrarsi_hpc.stages.trials import results, spec_of
+from infrarsi_hpc.stages.trials import own_folder, results, spec_of
 from infrarsi_hpc.verify.checks import judge
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.readings import read
 from infrarsi_hpc.verify.reference import reference_of_seed
 from infrarsi_hpc.verify.scope import check_scope
-
-FOLDER = "try"
 
 
 @dataclass(frozen=True)
@@ -96,16 +94,16 @@ def try_candidate(
         evaluation_seed=doctor.evaluation_seed,
     )
     spec = spec_of(project, plan, "try", 1)
-    home = project.root / CAMPAIGNS / FOLDER
-    shutil.rmtree(home, ignore_errors=True)
-    folder = batches.write_batch(home, 1, 1, [spec], {p.sha256: p for p in patches})
-    job = local.submit(folder)
-    try:
-        _, found = next(results(home, 1, job, [spec]))
-    except KeyboardInterrupt as error:
-        local.cancel(folder, job)
-        raise Interrupted("the trial was stopped", why="Ctrl-C", fix="run the same command again") from error
-    log = batches.log_excerpt(batches.trial_folder(home, spec.trial), 1500)
+    home = project.root / CAMPAIGNS / TRY_FOLDER
+    with own_folder(home), interruptible():
+        folder = batches.write_batch(home, 1, 1, [spec], {p.sha256: p for p in patches})
+        job = local.submit(folder)
+        try:
+            _, found = next(results(home, 1, job, [spec]))
+        except KeyboardInterrupt as error:
+            local.cancel(folder, job)
+            raise Interrupted("the trial was stopped", why="Ctrl-C", fix="run the same command again") from error
+        log = batches.log_excerpt(batches.trial_folder(home, spec.trial), 1500)
     if not isinstance(found, TrialResult):
         verdict = Verdict(belief=Belief.UNDECIDED, reasons=(found.evidence,))
         return Tried(candidate, patches, found, Reading(), verdict, doctor, log)

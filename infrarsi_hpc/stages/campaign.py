@@ -100,7 +100,7 @@ class Campaign:
         attempt = record.attempt + 1 if record.job is not None or record.is_submitting else record.attempt
         folder = batches.write_batch(self.folder, record.round, attempt, specs, self.patches)
         self.ledger.append("submitting", round=record.round, attempt=attempt)
-        job = local.submit(folder, scratch=self.site.storage.scratch)
+        job = local.submit(folder, attempt, scratch=self.site.storage.scratch)
         self.ledger.append("submitted", round=record.round, job=job)
         self.observer.changed(self.state, None)
 
@@ -112,13 +112,17 @@ class Campaign:
             record.job,
             specs,
             poll_seconds=self.site.limits.poll_seconds,
-            on_poll=lambda heartbeat: self.observer.changed(self.state, heartbeat),
+            on_poll=self._looked,
         )
         for spec, result in found:
             if isinstance(result, Ending) and is_cancelled:
                 continue  # it never ran: the same attempt is due again
             self._take(spec, result)
             self.observer.changed(self.state, None)
+
+    def _looked(self, heartbeat: dict[str, Any] | None) -> None:
+        self.ledger.keep_alive()
+        self.observer.changed(self.state, heartbeat)
 
     def _take(self, spec: TrialSpec, found: TrialResult | Ending) -> None:
         if isinstance(found, Ending):

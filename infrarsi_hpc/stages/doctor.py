@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from infrarsi_hpc.domain.campaign import PlannedTrial
 from infrarsi_hpc.domain.candidate import Candidate
@@ -18,16 +18,16 @@ from infrarsi_hpc.domain.trial import Run, TrialResult, TrialSpec
 from infrarsi_hpc.edges import batches, local
 from infrarsi_hpc.edges.ceiling import matmul_ceiling_flops
 from infrarsi_hpc.edges.host import device_key, node_name, num_cores
-from infrarsi_hpc.edges.project import CAMPAIGNS, Project, write_doctor
+from infrarsi_hpc.edges.project import CAMPAIGNS, DOCTOR_FOLDER, Project, write_doctor
 from infrarsi_hpc.errors import Interrupted, ProjectError, SiteError
-from infrarsi_hpc.stages.trials import results, spec_of
+from infrarsi_hpc.stages.interrupts import interruptible
+from infrarsi_hpc.stages.trials import own_folder, results, spec_of
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.noise import detectable_speedup, pairs_needed, relative_spread, step_spread
 from infrarsi_hpc.verify.readings import read, step_durations
 
 #: Runs of the baseline: three seeds, two of them twice, so that noise and the seeds' own spread come apart.
 SEED_ORDER = (0, 1, 2, 0, 1)
-FOLDER = "doctor"
 PROFILE_STEPS = 8
 
 
@@ -63,8 +63,15 @@ def examine(project: Project, *, on_progress: Callable[[str], None] = lambda _: 
     seeds = [secrets.randbelow(2**31) for _ in range(3)]
     seen = _run_baseline(project, seeds, evaluation_seed, on_progress)
     profiled, timed = seen[-1], seen[:-1]
-    _check_repeatable(timed)
+    if contract.invariants.same_tokens:
+        _check_repeatable(timed)
     slopes = [s.reading.slope_seconds for s in timed if s.reading.slope_seconds is not None]
+    if not slopes:
+        raise ProjectError(
+            "the baseline's step time cannot be measured",
+            why="longer runs did not take longer than short ones: something else dominates them",
+            fix="raise measurement.trial_steps in the contract (`infrarsi init --relock`)",
+        )
     within = step_spread([step_durations(s.last)[s.reading.warmup_steps :] for s in timed])
     between = relative_spread(slopes)
     step_seconds = statistics.median(slopes)
@@ -127,8 +134,14 @@ def _run_baseline(
     specs = [spec_of(project, plan, "baseline", 1) for plan in plans]
     profile = PlannedTrial(trial="d900", candidate=baseline, lengths=(PROFILE_STEPS,), seed=seeds[0])
     specs.append(spec_of(project, profile, "profile", 1, is_limited=False, profile=True))
-    home = project.root / CAMPAIGNS / FOLDER
-    shutil.rmtree(home, ignore_errors=True)
+    home = project.root / CAMPAIGNS / DOCTOR_FOLDER
+    with own_folder(home), interruptible():
+        return _watch_baseline(project, home, specs, on_progress)
+
+
+def _watch_baseline(
+    project: Project, home: Path, specs: list[TrialSpec], on_progress: Callable[[str], None]
+) -> list[_Seen]:
     folder = batches.write_batch(home, 1, 1, specs, {})
     job = local.submit(folder)
     seen: list[_Seen] = []
@@ -159,7 +172,7 @@ def _judge_baseline(found: TrialResult | Ending, spec: TrialSpec) -> tuple[Readi
 
 
 def _baseline_error(project: Project, spec: TrialSpec, ending: Ending) -> ProjectError | SiteError:
-    log = batches.log_excerpt(batches.trial_folder(project.root / CAMPAIGNS / FOLDER, spec.trial), 600).strip()
+    log = batches.log_excerpt(batches.trial_folder(project.root / CAMPAIGNS / DOCTOR_FOLDER, spec.trial), 600).strip()
     kind = SiteError if ending.outcome is Outcome.INFRA else ProjectError
     fix = {
         Outcome.DEVICE_OOM: "raise limits.memory_gib and `infrarsi init --relock`, or start from settings that fit",

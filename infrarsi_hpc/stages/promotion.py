@@ -87,6 +87,10 @@ def decide_finalist(
         if reasons is not None:
             return reasons
         times = [arm.reading.slope_seconds if arm.reading else None for arm in (baseline, candidate)]
+        if candidate.is_final and not times[1]:
+            # leaving the pair out would keep only those that flatter it
+            text = f"promotion run {candidate.plan.trial}: longer runs did not take longer, its step time is unknown"
+            return Decision("reject", None, Verdict(belief=Belief.UNDECIDED, reasons=(text,)))
         if times[0] and times[1]:
             seconds.append((times[0], times[1]))
     num_pairs = len(pairs_of(state, finalist))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,17 @@ import numpy as np
 
 from infrarsi_hpc.domain.campaign import CampaignState, PlannedTrial, PromotionResult
 from infrarsi_hpc.domain.candidate import Candidate
+from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges import store as stores
+from infrarsi_hpc.edges.host import device_key
 from infrarsi_hpc.edges.ledger import Ledger
 from infrarsi_hpc.edges.numeric import use_one_thread
-from infrarsi_hpc.edges.project import Project, conflicts, patch_library
+from infrarsi_hpc.edges.project import KEPT_NAMES, Project, conflicts, patch_library
 from infrarsi_hpc.edges.shipped import shipped
 from infrarsi_hpc.errors import ContractError, Interrupted, UsageError
 from infrarsi_hpc.search.convergence import converged
@@ -33,13 +35,18 @@ from infrarsi_hpc.search.space import Space
 from infrarsi_hpc.stages.allowance import Allowance
 from infrarsi_hpc.stages.campaign import Campaign, Observer
 from infrarsi_hpc.stages.doctor import examine
+from infrarsi_hpc.stages.interrupts import interruptible
 from infrarsi_hpc.stages.problem import problem_of
 from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_block, result_of
 
 #: Trials of a round; a round's results are in before the next one is chosen.
 BATCH = 4
 #: Candidates that are re-verified, at most.
-MAX_FINALISTS = 2
+MAX_FINALISTS = 3
+#: A finalist's measured peak should stay below this share of the limit: the allocator alone moves it by up to 8% from
+#: run to run, and what runs out of memory one time in four is no speedup.
+ROOMY_SHARE = 0.92
+CAMPAIGN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 THIS_MACHINE = SiteProfile(schema_version=1, name="local")
 
 
@@ -63,8 +70,11 @@ class RunOptions:
 def ensure_doctor(project: Project, observer: Observer) -> DoctorReport:
     """The doctor's report; made now if there is none for this contract."""
     report = project.doctor()
+    if report is not None and report.device_key != str(device_key(project.contract.workload.device)):
+        observer.said(f"the doctor's report is of another device ({report.device_key})")
+        report = None
     if report is None:
-        observer.said("no doctor's report for this contract yet: examining the baseline first")
+        observer.said("no doctor's report for this contract and device yet: examining the baseline first")
         report = examine(project, on_progress=observer.said)
     return report
 
@@ -80,7 +90,7 @@ def open_campaign(project: Project, options: RunOptions, observer: Observer) -> 
     SiteError
         Another head runs it.
     """
-    name = options.campaign or project.contract.name
+    name = campaign_name(project, options.campaign)
     doctor = ensure_doctor(project, observer)
     with Ledger(project.campaign_folder(name) / "ledger.jsonl") as ledger:
         if ledger.kept_aside is not None:
@@ -102,15 +112,40 @@ def open_campaign(project: Project, options: RunOptions, observer: Observer) -> 
                 patches=[p.model_dump(mode="json") for p in patches.values()],
             )
         else:
-            _check_same(state, project, options, name)
+            _check_same(state, project, options, name, doctor)
             doctor = DoctorReport.model_validate(state.opened["doctor"])
             patches = {p.sha256: p for p in map(Patch.model_validate, state.opened["patches"])}
         store = stores.default_store(os.environ, Path.home()) if options.use_experience else None
         yield Campaign(name, project, doctor, ledger, patches, store, options.site, observer)
 
 
-def _check_same(state: CampaignState, project: Project, options: RunOptions, name: str) -> None:
+def campaign_name(project: Project, name: str | None) -> str:
+    """The campaign's name, the contract's if none is given.
+
+    Raises
+    ------
+    UsageError
+        It is no name, or one that the program keeps for itself.
+    """
+    name = name or project.contract.name
+    if not CAMPAIGN_NAME.fullmatch(name) or name in KEPT_NAMES:
+        raise UsageError(
+            f"{name!r} cannot be a campaign's name",
+            why=f"it must be letters, digits and _ . -, and none of {', '.join(KEPT_NAMES)}",
+            fix="infrarsi run --campaign NAME",
+        )
+    return name
+
+
+def _check_same(state: CampaignState, project: Project, options: RunOptions, name: str, doctor: DoctorReport) -> None:
     assert state.opened is not None
+    for what, mine in (("baseline_commit", project.lock.baseline_commit), ("device_key", doctor.device_key)):
+        if state.opened[what] != mine:
+            raise ContractError(
+                f"campaign {name} was begun with another {what.replace('_', ' ')}",
+                why=f"it has {state.opened[what][:40]}, here it is {mine[:40]}",
+                fix="start another one: infrarsi run --campaign NAME",
+            )
     if state.opened["contract_sha256"] != project.contract.digest:
         raise ContractError(
             f"campaign {name} was begun under another contract",
@@ -148,7 +183,7 @@ def run(project: Project, options: RunOptions, observer: Observer) -> CampaignSt
         Ctrl-C or SIGTERM; the same command goes on.
     """
     use_one_thread()
-    with open_campaign(project, options, observer) as campaign, _interruptible():
+    with interruptible(), open_campaign(project, options, observer) as campaign:
         try:
             _run(campaign, options)
         except KeyboardInterrupt as error:
@@ -171,7 +206,10 @@ def _run(campaign: Campaign, options: RunOptions) -> None:
     if not finalists_of(state):
         reason = _search(campaign, options, allowance)
         campaign.observer.said(f"search ends: {reason}")
-    _promote(campaign, allowance)
+    stopped = _promote(campaign, allowance)
+    if stopped:
+        campaign.observer.said(f"not decided yet: {stopped}; the same command with a larger limit goes on")
+        return
     best = state.promoted()
     reason = "promoted" if best is not None else "nothing was promoted"
     campaign.ledger.append("closed", reason=reason)
@@ -266,13 +304,24 @@ def _experience(campaign: Campaign) -> tuple[Observation, ...]:
     return tuple(rows)
 
 
-def _promote(campaign: Campaign, allowance: Allowance) -> None:
-    """Re-verify the best candidates, best first, until one is promoted."""
+def with_room(state: CampaignState, contract: Contract, chosen: list[Candidate]) -> list[Candidate]:
+    """The same candidates, those with room below the memory limit first, each group in its order."""
+    limit = contract.limits.memory_gib
+    if limit is None:
+        return chosen
+    peaks = {
+        t.plan.candidate.id: t.reading.peak_gib
+        for t in state.trials.values()
+        if t.purpose == "search" and t.reading and t.reading.peak_gib is not None
+    }
+    return sorted(chosen, key=lambda c: peaks.get(c.id, 0.0) > ROOMY_SHARE * limit)
+
+
+def _promote(campaign: Campaign, allowance: Allowance) -> str:
+    """Re-verify the best candidates, best first, until one is promoted; gives the limit that stopped it, if one did."""
     state, contract, doctor = campaign.state, campaign.project.contract, campaign.doctor
     problem = _problem(campaign, ())
-    chosen = finalists(problem, state.observations(), MAX_FINALISTS)
-    baseline_id = Candidate(configuration=contract.knob_set.baseline()).id
-    chosen = [c for c in chosen if c.id != baseline_id]
+    chosen = with_room(state, contract, finalists(problem, state.observations(), 4 * MAX_FINALISTS))[:MAX_FINALISTS]
     outcomes: list[PromotionResult] = []
     for finalist in chosen:
         while True:
@@ -281,9 +330,7 @@ def _promote(campaign: Campaign, allowance: Allowance) -> None:
                 break
             may, why = allowance.may_promote(state, time.time())
             if not may:
-                reasons = (*decision.verdict.reasons, why)
-                decision = decision.as_undecided(reasons)
-                break
+                return why
             number = max(state.rounds, default=0) + 1
             campaign.plan("verify", plan_block(state, contract, finalist, round_rng(state, number)))
             campaign.finish_open_rounds()
@@ -292,6 +339,7 @@ def _promote(campaign: Campaign, allowance: Allowance) -> None:
         if decision.action == "promote":
             break
     campaign.ledger.append("promoted", finalists=[o.model_dump(mode="json") for o in outcomes])
+    return ""
 
 
 @dataclass(frozen=True)
@@ -319,21 +367,3 @@ def dry_run(project: Project, options: RunOptions, doctor: DoctorReport | None) 
         trial_seconds=contract.measurement.trial_steps * step_seconds,
         max_trials=options.max_trials or contract.budget.trials,
     )
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM stops like Ctrl-C; a closed terminal stops nothing."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, stop),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.trial import Evidence, PatchFile, Purpose, TrialLimits, TrialResult, TrialSpec
 from infrarsi_hpc.edges import batches, local
+from infrarsi_hpc.edges.lock import held
 from infrarsi_hpc.edges.project import Project
 from infrarsi_hpc.errors import TrialFileError
 
@@ -62,6 +65,26 @@ def spec_of(
     )
 
 
+@contextmanager
+def own_folder(home: Path) -> Iterator[None]:
+    """An empty folder for one command's own trials: what an earlier, killed command left running is stopped first.
+
+    Raises
+    ------
+    SiteError
+        Another process uses it now.
+    """
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with held(home.parent / f"{home.name}.lock", wait_seconds=0.0):
+        for folder in (home / "rounds").glob("r*"):
+            local.cancel(folder, None)
+            deadline = time.monotonic() + local.CANCEL_SECONDS
+            while batches.is_agent_alive(folder) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        shutil.rmtree(home, ignore_errors=True)
+        yield
+
+
 def results(
     campaign: Path,
     number: int,
@@ -79,7 +102,7 @@ def results(
     folder = batches.round_folder(campaign, number)
     while waiting:
         # asked before the results are looked at: whoever is gone now has written all it ever will
-        is_alive = local.is_alive(job) if job is not None else batches.is_agent_alive(folder)
+        is_alive = (job is not None and local.is_alive(job)) or batches.is_agent_alive(folder)
         for spec in list(waiting.values()):
             found = _result(campaign, spec)
             if found is not None:

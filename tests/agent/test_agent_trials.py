@@ -59,16 +59,17 @@ def test_two_ranks_see_the_same_tokens_and_loss_as_one(project, tmp_path: Path) 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_smallest_limit_that_passes_is_the_reported_peak(project, tmp_path: Path, ranks: int) -> None:
     """RLIMIT_DATA and the measured growth are one axis: bisect the limit and compare."""
-    arguments = ["--rows", "8", "--depth", "24"]  # many small tensors: the allocator's own waste stays small
-    [free] = run_specs(tmp_path / "free", trial(project, arguments=arguments, ranks=ranks))
-    peak = max(free.runs[0].peak_gib)
-    low, high = 0.5 * peak, 1.5 * peak
+    arguments = ["--rows", str(8 * ranks), "--depth", "24"]  # many small tensors: the allocator's own waste stays small
+    free = [trial(project, trial=f"f{k}", arguments=arguments, ranks=ranks) for k in range(3)]
+    peaks = [max(result.runs[0].peak_gib) for result in run_specs(tmp_path / "free", *free)]
+    low, high = 0.5 * min(peaks), 1.5 * max(peaks)
     for k in range(6):
         middle = (low + high) / 2
         limits = {"memory_gib": middle, "memory_set_by": "harness"}
         [result] = run_specs(tmp_path / str(k), trial(project, arguments=arguments, limits=limits, ranks=ranks))
         low, high = (low, middle) if set(result.runs[0].exit_codes) == {0} else (middle, high)
-    assert high == pytest.approx(peak, rel=0.05)
+    # the allocator's own chance moves the peak itself by a few percent from run to run
+    assert 0.95 * min(peaks) <= high <= 1.05 * max(peaks)
 
 
 def test_a_trial_over_its_limit_ends_with_the_allocators_own_words(project, tmp_path: Path) -> None:
@@ -186,11 +187,12 @@ def test_leaked_variables_do_not_reach_the_program(project, tmp_path: Path, monk
 
 def test_a_batch_is_made_once_and_a_made_trial_is_not_made_again(project, tmp_path: Path) -> None:
     [first] = run_specs(tmp_path, trial(project, lengths=[3]))
-    assert run_batch(str(tmp_path)) == "claimed"
+    assert run_batch(str(tmp_path), 1) == "claimed"
     batch = json.loads((tmp_path / "batch.json").read_text())
     (tmp_path / "batch.json").write_text(json.dumps(batch | {"attempt": 2}))
     before = (tmp_path / "trials" / "t1" / "result.json").stat().st_mtime_ns
-    assert run_batch(str(tmp_path)) == "done"
+    assert run_batch(str(tmp_path), 1) == "claimed", "a submission of an earlier attempt is void"
+    assert run_batch(str(tmp_path), 2) == "done"
     assert (tmp_path / "trials" / "t1" / "result.json").stat().st_mtime_ns == before
     assert first.attempt == 1
 
@@ -207,5 +209,5 @@ def test_a_cancelled_batch_ends_its_running_trial(project, tmp_path: Path) -> No
     home.mkdir(parents=True)
     (home / "spec.json").write_text(json.dumps(trial(project)))
     (tmp_path / "batch.json").write_text(json.dumps({"schema_version": 1, "attempt": 1, "trials": [str(home)]}))
-    assert run_batch(str(tmp_path)) == "cancelled"
+    assert run_batch(str(tmp_path), 1) == "cancelled"
     assert not (home / "result.json").exists()

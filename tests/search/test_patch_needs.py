@@ -14,7 +14,7 @@ from infrarsi_hpc.search.propose import propose
 
 
 def test_a_patch_is_only_proposed_where_it_acts(problem: Problem) -> None:
-    patch = Patch(name="every-second", text="x", expected_time_factor=0.8, needs={"recompute": "full"})
+    patch = Patch(name="every-second", text="x", expected_time_factor=0.8, needs=(("recompute", "full"),))
     problem = replace(problem, patches=(patch,))
     baseline = problem.knob_set.baseline()
     seen = [Observation(trial="t1", configuration=baseline, outcome=Outcome.OK, step_seconds=0.1, peak_gib=0.02)]
@@ -38,6 +38,6 @@ def test_a_patch_is_only_proposed_where_it_acts(problem: Problem) -> None:
 
 
 def test_a_need_that_no_knob_can_meet_is_never_met(problem: Problem) -> None:
-    patch = Patch(name="odd", text="x", expected_time_factor=0.5, needs={"no_such_knob": 1})
+    patch = Patch(name="odd", text="x", expected_time_factor=0.5, needs=(("no_such_knob", 1),))
     problem = replace(problem, patches=(patch,))
     assert all(not c.patches for c in propose(problem, [], 6, np.random.default_rng(1)))

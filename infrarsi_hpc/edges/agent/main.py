@@ -23,17 +23,18 @@ from infrarsi_hpc.edges.agent.surroundings import write_whole
 from infrarsi_hpc.edges.agent.trial import Bench, make_trial
 
 HEARTBEAT_SECONDS = 2.0
-SCRATCH_PREFIX = "infrarsi-"
+#: Whose scratch folders these are: the host and its space of process numbers, since a scratch may be shared.
+SCRATCH_PREFIX = f"infrarsi-{platform.node()}-{Path('/proc/self/ns/pid').stat().st_ino}-"
 
 
-def run_batch(folder: str, scratch: str = "") -> str:
+def run_batch(folder: str, attempt: int, scratch: str = "") -> str:
     """Make every trial of `folder/batch.json` that has no result yet; private copies go below `scratch`.
 
     Returns `done`, `cancelled`, or `claimed` when another process has the batch.
     """
     batch_folder = Path(folder)
     batch = json.loads((batch_folder / "batch.json").read_bytes())
-    if not claim_batch(batch_folder / f"claim-{batch['attempt']}"):
+    if batch["attempt"] != attempt or not claim_batch(batch_folder / f"claim-{attempt}"):
         return "claimed"
     cancelled = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancelled.set())
@@ -105,4 +106,4 @@ def _sweep_scratch(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(run_batch(sys.argv[1]))
+    print(run_batch(sys.argv[1], int(sys.argv[2])))

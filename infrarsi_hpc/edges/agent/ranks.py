@@ -290,8 +290,6 @@ class _Watch:
                 rank.memory.sample()
 
     def _check_limits(self, now: float) -> None:
-        if self.stopped is not None:
-            return
         dead = [rank for rank in self.ranks if rank.code not in (None, 0)]
         reason = None
         if self.launch.is_cancelled():
@@ -302,8 +300,9 @@ class _Watch:
             reason = "wall"
         elif now - self.last_sign > self.launch.idle_seconds:
             reason = "idle"
-        if reason is not None:
-            self.stopped = reason
+        self.stopped = self.stopped or reason
+        if self.stopped is not None:
+            # at every look: a rank that was only being started had no process to kill the last time
             for rank in self.ranks:
                 if rank.code is None and rank.pid is not None:
                     _kill_group(rank.pid)

@@ -20,6 +20,7 @@ from infrarsi_hpc.edges.agent.copies import (
     copy_tree,
     differing,
     extract_commit,
+    hash_tree,
 )
 from infrarsi_hpc.edges.agent.ranks import Launch, Rank, WarmPython, Watched, WorkloadPythonError, watch
 from infrarsi_hpc.edges.agent.surroundings import clean_environment, write_whole
@@ -35,6 +36,7 @@ class Bench:
         self.scratch = scratch
         self.is_cancelled = is_cancelled
         self._pristine: dict[tuple[str, str], Path] = {}
+        self._digests: dict[Path, dict[str, str]] = {}
         self._warm: dict[tuple[Any, ...], WarmPython] = {}
 
     def pristine(self, project: str, commit: str) -> Path:
@@ -44,7 +46,14 @@ class Bench:
             folder = self.scratch / f"pristine-{len(self._pristine)}"
             extract_commit(Path(project), commit, folder)
             self._pristine[key] = folder
+            self._digests[folder] = hash_tree(folder)
+        self.check_pristine(self._pristine[key])
         return self._pristine[key]
+
+    def check_pristine(self, folder: Path) -> None:
+        """Refuse a pristine copy that a program of this batch has changed."""
+        if hash_tree(folder) != self._digests[folder]:
+            raise _Problem("locked_files_after", "the unpatched copy beside this trial's own was changed by a program")
 
     def warm(self, python: str, modules: tuple[str, ...], environment: dict[str, str]) -> WarmPython:
         """A warm Python for these modules; a dead one is replaced."""
@@ -88,7 +97,7 @@ def make_trial(spec: dict[str, Any], folder: Path, bench: Bench) -> None:
         _make_runs(spec, folder, scratch, bench, result)
     except _Problem as problem:
         result["problem"], result["problem_text"] = problem.kind, problem.text[:4000]
-    except OSError as error:
+    except Exception as error:  # whatever it is: a result that says so, not an agent that dies with the batch
         result["problem"], result["problem_text"] = "agent", f"{type(error).__name__}: {error}"[:4000]
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -113,18 +122,27 @@ def _make_runs(spec: dict[str, Any], folder: Path, scratch: Path, bench: Bench, 
         except PatchFailed as error:
             raise _Problem("patch", str(error)) from error
     _check_locked(spec, code, "locked_files_before")
-    environment = clean_environment(os.environ, spec["environment"], scratch)
+    shared = scratch / "shared"
+    shared.mkdir()
+    environment = clean_environment(os.environ, spec["environment"], shared)
     try:
         warm = bench.warm(spec["python"] or sys.executable, tuple(spec["warm_imports"]), environment)
     except WorkloadPythonError as error:
         raise _Problem("agent", str(error)) from error
     for index, length in enumerate(spec["lengths"]):
         weights = scratch / f"weights-{index}.pt"
-        run, stopped = _one_run(spec, index, length, code, folder, environment, warm, weights, bench)
+        # caches and temporary files of its own for every run: a compile that only the first one pays bends the slope
+        cold = scratch / f"run-{index}"
+        cold.mkdir()
+        own = clean_environment(os.environ, spec["environment"], cold)
+        run, stopped = _one_run(spec, length, code, folder, own, warm, weights, bench)
         is_last = index == len(spec["lengths"]) - 1
         seed = spec["evidence"]["evaluation_seed"]
         if is_last and stopped is None and seed is not None and spec["evaluate"] and weights.exists():
+            bench.check_pristine(pristine)
             run["evaluation_loss"] = _evaluate(spec, seed, weights, pristine, folder, environment, warm, bench)
+            if run["evaluation_loss"] is None and bench.is_cancelled():
+                raise _Problem("cancelled", "stopped while the final weights were being evaluated")
         result["runs"].append(run)
         if stopped is not None or any(code != 0 for code in run["exit_codes"]):
             break
@@ -147,7 +165,6 @@ def _argv(template: list[str], **values: Any) -> list[str]:
 
 def _one_run(
     spec: dict[str, Any],
-    index: int,
     length: int,
     code: Path,
     folder: Path,
@@ -164,7 +181,8 @@ def _one_run(
         # drawn here and now, so that nobody can behave well for one known step
         "evidence_step": 2 + draw % max(1, length - 1) if length > 2 else 1,
         "profile": spec["evidence"]["profile"],
-        "weights": str(weights) if index == len(spec["lengths"]) - 1 else None,
+        # in every run, though only the last one's are used: what saving takes must drop out of the slope
+        "weights": str(weights),
         "device": spec["device"],
         "memory_gib": limits["memory_gib"] if limits["memory_set_by"] == "harness" else None,
     }
