@@ -14,10 +14,7 @@ from tiny_program import make_tiny_campaign_project
 
 from infrarsi_hpc.edges.ledger import read_events
 
-pytestmark = [pytest.mark.training, pytest.mark.campaign]
-
-if os.geteuid() != 0 and os.environ.get("CI") != "true":
-    pytest.skip("mounting a small file system needs root", allow_module_level=True)
+pytestmark = [pytest.mark.training, pytest.mark.campaign, pytest.mark.root]
 
 
 def infrarsi(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
