@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infrarsi_hpc.domain.diff import parse_diff, render_diff
+from infrarsi_hpc.domain.diff import FileChange, Hunk, parse_diff, render_diff
 from infrarsi_hpc.domain.diff_apply import apply_diff, with_context
 from infrarsi_hpc.errors import PatchError
 
@@ -57,13 +57,21 @@ def repair_diff(text: str, files: Mapping[str, str] | None = None) -> Repaired:
             change.path
             for change in diff.files
             for hunk in change.hunks
-            if change.kind == "modify" and not hunk.has_context
+            if change.kind == "modify"
+            if not hunk.has_context or _is_taken_for_the_end(hunk, files, change)
         ]
         if moved or bare:
             diff, _ = with_context(files, diff)
             strict = render_diff(diff)
             notes += moved + [f"{path}: context lines were added" for path in dict.fromkeys(bare)]
     return Repaired(strict, tuple(notes))
+
+
+def _is_taken_for_the_end(hunk: Hunk, files: Mapping[str, str], change: FileChange) -> bool:
+    """Whether git would look for the hunk at the file's end alone: no unchanged line follows, though the file goes on."""
+    last = next(line for line in reversed(hunk.lines) if not line.startswith("\\"))
+    text = files.get(change.old_path or "", "")
+    return not last.startswith(" ") and hunk.old_start + hunk.old_count - 1 < len(text.splitlines())
 
 
 def _plain_lines(text: str, notes: list[str]) -> list[str]:

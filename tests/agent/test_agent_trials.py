@@ -60,14 +60,15 @@ def test_two_ranks_see_the_same_tokens_and_loss_as_one(project, tmp_path: Path) 
 def test_the_smallest_limit_that_passes_is_the_reported_peak(project, tmp_path: Path, ranks: int) -> None:
     """RLIMIT_DATA and the measured growth are one axis: bisect the limit and compare."""
     arguments = ["--rows", str(8 * ranks), "--depth", "24"]  # many small tensors: the allocator's own waste stays small
-    free = [trial(project, trial=f"f{k}", arguments=arguments, ranks=ranks) for k in range(3)]
+    free = [trial(project, trial=f"f{k}", arguments=arguments, ranks=ranks) for k in range(5)]
     peaks = [max(result.runs[0].peak_gib) for result in run_specs(tmp_path / "free", *free)]
     low, high = 0.5 * min(peaks), 1.5 * max(peaks)
     for k in range(6):
         middle = (low + high) / 2
         limits = {"memory_gib": middle, "memory_set_by": "harness"}
-        [result] = run_specs(tmp_path / str(k), trial(project, arguments=arguments, limits=limits, ranks=ranks))
-        low, high = (low, middle) if set(result.runs[0].exit_codes) == {0} else (middle, high)
+        tries = [trial(project, trial=f"b{i}", arguments=arguments, limits=limits, ranks=ranks) for i in range(2)]
+        fits = any(set(result.runs[0].exit_codes) == {0} for result in run_specs(tmp_path / str(k), *tries))
+        low, high = (low, middle) if fits else (middle, high)
     # the allocator's own chance moves the peak itself by a few percent from run to run
     assert 0.95 * min(peaks) <= high <= 1.05 * max(peaks)
 

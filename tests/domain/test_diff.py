@@ -271,3 +271,15 @@ def test_context_can_be_cut_off_and_put_back(before, after) -> None:
 def test_only_lf_ends_a_line_as_for_git() -> None:
     text = HEAD + "@@ -1 +1 @@\n-a\u2028b\x0c\n+a\u2028c\x0c\n"
     assert applied(text, {"target.py": "a\u2028b\x0c\n"}) == {"target.py": "a\u2028c\x0c\n"}
+
+
+def test_a_hunk_without_a_line_behind_it_is_given_one_since_git_would_look_at_the_files_end() -> None:
+    from infrarsi_hpc.domain.diff_repair import repair_diff
+
+    files = {"a.py": "one\ntwo\nthree\n"}
+    text = "--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n one\n+new\n"
+    repaired = repair_diff(text, files)
+    assert " two\n" in repaired.text
+    assert any("context" in note for note in repaired.notes)
+    at_the_end = "--- a/a.py\n+++ b/a.py\n@@ -3 +3,2 @@\n three\n+new\n"
+    assert repair_diff(at_the_end, files).text == at_the_end
