@@ -68,7 +68,7 @@ def repair_diff(text: str, files: Mapping[str, str] | None = None) -> Repaired:
 
 
 def _is_taken_for_the_end(hunk: Hunk, files: Mapping[str, str], change: FileChange) -> bool:
-    """Whether git would look for the hunk at the file's end alone: no unchanged line follows, though the file goes on."""
+    """Whether git would look for it at the file's end alone: no unchanged line follows, though the file goes on."""
     last = next(line for line in reversed(hunk.lines) if not line.startswith("\\"))
     text = files.get(change.old_path or "", "")
     return not last.startswith(" ") and hunk.old_start + hunk.old_count - 1 < len(text.splitlines())
