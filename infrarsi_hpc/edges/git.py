@@ -242,20 +242,6 @@ def patch_id(root: Path, commit: str) -> str | None:
     return done.stdout.decode().split(" ")[0] or None
 
 
-def archive(root: Path, commit: str, folder: Path) -> None:
-    """Write a commit's files into `folder`, all of them.
-
-    Not `git archive`: a committed `.gitattributes` can leave files out of that, or rewrite them.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    index = folder.parent / f".{folder.name}.index"
-    try:
-        call(root, "read-tree", commit, extra={"GIT_INDEX_FILE": str(index)})
-        call(root, "checkout-index", "--all", f"--prefix={folder}/", extra={"GIT_INDEX_FILE": str(index)})
-    finally:
-        index.unlink(missing_ok=True)
-
-
 # ---- diffs on folders
 
 

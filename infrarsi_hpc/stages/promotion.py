@@ -104,6 +104,12 @@ def decide_finalist(
     )
 
 
+def was_looked_at(state: CampaignState, finalist: Candidate) -> bool:
+    """Whether a finalist's times were compared with the baseline's: its first block passed without a failed run."""
+    first = pairs_of(state, finalist)[:BLOCK_PAIRS]
+    return bool(first) and all(_failed(candidate) is None for _, candidate in first)
+
+
 def _failed(candidate: TrialRecord) -> Decision | None:
     """A finalist that fails or breaks the contract in a promotion run is not promoted."""
     ending, verdict = candidate.ending, candidate.verdict

@@ -37,12 +37,14 @@ from infrarsi_hpc.stages.campaign import Campaign, Observer
 from infrarsi_hpc.stages.doctor import examine
 from infrarsi_hpc.stages.interrupts import interruptible
 from infrarsi_hpc.stages.problem import problem_of
-from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_block, result_of
+from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_block, result_of, was_looked_at
 
 #: Trials of a round; a round's results are in before the next one is chosen.
 BATCH = 4
-#: Candidates that are re-verified, at most.
+#: Finalists whose times are compared with the baseline's, at most: what the promotion's confidence is shared by.
 MAX_FINALISTS = 3
+#: Candidates that get as far as a promotion run, those included that fail in their first ones.
+MAX_TRIED_FINALISTS = 6
 #: A finalist's measured peak should stay below this share of the limit: the allocator alone moves it by up to 8% from
 #: run to run, and what runs out of memory one time in four is no speedup.
 ROOMY_SHARE = 0.92
@@ -321,11 +323,13 @@ def _promote(campaign: Campaign, allowance: Allowance) -> str:
     """Re-verify the best candidates, best first, until one is promoted; gives the limit that stopped it, if one did."""
     state, contract, doctor = campaign.state, campaign.project.contract, campaign.doctor
     problem = _problem(campaign, ())
-    chosen = with_room(state, contract, finalists(problem, state.observations(), 4 * MAX_FINALISTS))[:MAX_FINALISTS]
+    chosen = with_room(state, contract, finalists(problem, state.observations(), MAX_TRIED_FINALISTS))
+    places = min(MAX_FINALISTS, len(chosen))
+    places_taken = 0
     outcomes: list[PromotionResult] = []
     for finalist in chosen:
         while True:
-            decision = decide_finalist(state, contract, doctor, finalist, len(chosen))
+            decision = decide_finalist(state, contract, doctor, finalist, places)
             if decision.action != "continue":
                 break
             may, why = allowance.may_promote(state, time.time())
@@ -336,7 +340,9 @@ def _promote(campaign: Campaign, allowance: Allowance) -> str:
             campaign.finish_open_rounds()
         outcomes.append(result_of(state, finalist, decision))
         campaign.observer.said(f"{finalist.id}: {decision.action}: " + "; ".join(decision.verdict.reasons))
-        if decision.action == "promote":
+        # one that failed before its times were ever looked at had no chance to be promoted wrongly: it takes no place
+        places_taken += was_looked_at(state, finalist)
+        if decision.action == "promote" or places_taken == places:
             break
     campaign.ledger.append("promoted", finalists=[o.model_dump(mode="json") for o in outcomes])
     return ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from infrarsi_hpc.domain.verdict import Belief, Speedup, Verdict
@@ -31,10 +31,6 @@ class Decision:
     action: Action
     speedup: Speedup | None
     verdict: Verdict
-
-    def as_undecided(self, reasons: Sequence[str]) -> Decision:
-        """The same measurement, ended before it was decided."""
-        return replace(self, action="undecided", verdict=Verdict(belief=Belief.UNDECIDED, reasons=tuple(reasons)))
 
 
 def paired_speedup(

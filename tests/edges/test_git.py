@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from infrarsi_hpc.edges import git, git_commit
+from infrarsi_hpc.edges.agent import copies
 from infrarsi_hpc.errors import PatchError, ProjectError
 
 HEAD = "--- a/train/model.py\n+++ b/train/model.py\n"
@@ -184,7 +185,7 @@ def test_export_attributes_do_not_leave_files_out(repository: Path, tmp_path: Pa
     archive = subprocess.run(["git", "archive", head], cwd=repository, check=True, capture_output=True).stdout
     names = tarfile.open(fileobj=io.BytesIO(archive)).getnames()
     assert "train/loop.py" not in names, "naive: git archive"
-    git.archive(repository, head, tmp_path / "copy")
+    copies.extract_commit(repository, head, tmp_path / "copy")
     assert (tmp_path / "copy/train/loop.py").read_text() == "loop\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "home", "project"]
 
@@ -207,7 +208,7 @@ def test_hooks_do_not_run(repository: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def copy(repository: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "copy"
-    git.archive(repository, git.head_commit(repository), folder)
+    copies.extract_commit(repository, git.head_commit(repository), folder)
     return folder
 
 

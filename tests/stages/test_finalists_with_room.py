@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tiny_program import CONTRACT
 
-from infrarsi_hpc.domain.campaign import replay
+from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
+from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, was_looked_at
 from infrarsi_hpc.stages.run import with_room
 
 
@@ -47,3 +49,36 @@ def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:
     assert by_room == [candidates[1], candidates[2], candidates[0]]
     unlimited = contract.model_copy(update={"limits": contract.limits.model_copy(update={"memory_gib": None})})
     assert with_room(replay(events), unlimited, fastest_first) == fastest_first
+
+
+def promotion_runs(finalist: Candidate, outcomes: list[str]) -> CampaignState:
+    """A promotion whose candidate arms ended so, pair by pair; its baseline arms are well."""
+    trials, ends = [], []
+    for pair, outcome in enumerate(outcomes, start=1):
+        for arm in ("baseline", "candidate"):
+            name = f"v{len(trials)}"
+            candidate = finalist if arm == "candidate" else Candidate(configuration={"delay": 20, "chunks": 4})
+            plan = {"trial": name, "candidate": candidate.model_dump(mode="json"), "lengths": [4, 20], "seed": 1}
+            trials.append(plan | {"finalist": finalist.id, "pair": pair, "arm": arm})
+            end = {"outcome": outcome if arm == "candidate" else "ok", "bound_gib": None}
+            ends.append({"event": "finished", "trial": name, "attempt": 1, "ending": end})
+            belief = "believed" if end["outcome"] == "ok" else "undecided"
+            ends.append({"event": "judged", "trial": name, "verdict": {"belief": belief, "reasons": ["so"]}})
+    events = [{"event": "planned", "round": 1, "purpose": "verify", "trials": trials}, *ends]
+    return replay({"schema_version": 1, "seq": k, "time": 1.0, **event} for k, event in enumerate(events, start=1))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "takes_a_place"),
+    [
+        (["ok"] * BLOCK_PAIRS, True),
+        (["device_oom"] + ["ok"] * (BLOCK_PAIRS - 1), False),
+        (["ok"] * (BLOCK_PAIRS - 1) + ["device_oom"], False),
+        # it was compared once, and could have been promoted then
+        (["ok"] * BLOCK_PAIRS + ["device_oom"], True),
+        ([], False),
+    ],
+)
+def test_a_finalist_takes_a_place_when_its_times_were_looked_at(outcomes: list[str], takes_a_place: bool) -> None:
+    finalist = Candidate(configuration={"delay": 0, "chunks": 1})
+    assert was_looked_at(promotion_runs(finalist, outcomes), finalist) is takes_a_place

@@ -179,12 +179,6 @@ def test_a_decision_says_what_was_measured_and_against_what() -> None:
     open_ended = promote(noisy)
     assert (open_ended.action, open_ended.verdict.belief) == ("undecided", Belief.UNDECIDED)
     assert "no more pairs are planned" in open_ended.verdict.reasons[0]
-    ended = open_ended.as_undecided(["the budget is used up"])
-    assert (ended.action, ended.verdict.reasons, ended.speedup) == (
-        "undecided",
-        ("the budget is used up",),
-        open_ended.speedup,
-    )
 
 
 def test_before_the_first_pair_there_is_nothing_to_decide() -> None:
