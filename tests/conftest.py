@@ -8,11 +8,25 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+from slurm_cluster import what_slurm_lacks
+
+
+def what_root_lacks() -> str | None:
+    return None if os.geteuid() == 0 else "mounts a file system: needs root"
+
+
+#: By marker: what the machine lacks for its tests, None where it has everything.
+LACKS = {"root": what_root_lacks, "slurm": what_slurm_lacks}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A missing part is said and passed over on a person's machine, and fails where CI=true promises all of them."""
-    if item.get_closest_marker("root") is not None and os.geteuid() != 0:
-        if os.environ.get("CI") == "true":
-            pytest.fail("this test mounts a file system and needs root", pytrace=False)
-        pytest.skip("mounts a file system: needs root")
+    for marker, lacks in LACKS.items():
+        if item.get_closest_marker(marker) is not None and (reason := lacks()) is not None:
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason, pytrace=False)
+            pytest.skip(reason)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write rendered scripts anew instead of comparing")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infrarsi_hpc.domain.trial import TrialResult
-from infrarsi_hpc.edges.agent.main import run_batch
+from infrarsi_hpc.edges.agent.main import run_task
 
 SOURCE = """
 import argparse, os, sys, time
@@ -169,7 +169,7 @@ def run_specs(home: Path, *specs: dict[str, Any]) -> list[TrialResult]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "spec.json").write_text(json.dumps(item))
     (home / "batch.json").write_text(
-        json.dumps({"schema_version": 1, "attempt": 1, "trials": [str(home / "trials" / s["trial"]) for s in specs]})
+        json.dumps({"schema_version": 1, "attempt": 1, "tasks": [[str(home / "trials" / s["trial"]) for s in specs]]})
     )
-    assert run_batch(str(home), 1) == "done"
+    assert run_task(str(home), 1) == "done"
     return [TrialResult.model_validate_json((home / "trials" / s["trial"] / "result.json").read_bytes()) for s in specs]

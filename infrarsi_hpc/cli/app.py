@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from infrarsi_hpc import __version__
-from infrarsi_hpc.errors import InfrarsiError
+from infrarsi_hpc.cli.campaigns import campaigns_app
+from infrarsi_hpc.cli.site import site_app
+from infrarsi_hpc.errors import InfrarsiError, UsageError
 
 app = typer.Typer(
     name="infrarsi",
@@ -26,6 +28,8 @@ CampaignOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+
+SiteOption = Annotated[str, typer.Option(envvar="INFRARSI_SITE", help="The site profile's name.")]
 
 HERE = Path()
 CONTRACT = "infrarsi.toml"
@@ -92,12 +96,16 @@ def run(
     campaign: CampaignOption = None,
     budget: Annotated[float | None, typer.Option(help="Device-hours that may be spent.", min=0.0)] = None,
     max_trials: Annotated[int | None, typer.Option(help="Search trials at most.", min=1)] = None,
+    start_at: Annotated[str | None, typer.Option(help="Start nothing before: 22:00, +2h, a date and time.")] = None,
     until: Annotated[str | None, typer.Option(help="Stop by then: 07:00, +90m, or 2030-01-31T07:00.")] = None,
     batch: Annotated[int, typer.Option(help="Trials a round.", min=1, max=1000)] = 4,
     seed: Annotated[int | None, typer.Option(help="Seed of the search's random choices.", min=0)] = None,
     fix: Annotated[list[str] | None, typer.Option(help="KNOB=VALUE: leave this knob out of the search.")] = None,
     experience: Annotated[bool, typer.Option(help="Use and extend the experience store.")] = True,
-    site: Annotated[str, typer.Option(help="The site profile's name.")] = "local",
+    site: SiteOption = "local",
+    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background.")] = False,
+    as_job: Annotated[bool, typer.Option("--as-job", help="Run the head as a small Slurm job of its own.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="One tick, then return (for cron).")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first round; start nothing.")] = False,
     print_job: Annotated[
         bool, typer.Option("--print-job", help="Print a Slurm job script that runs this campaign on one node.")
@@ -107,19 +115,37 @@ def run(
     """Stage 3: search, then re-verify the winners against the baseline. Ctrl-C and go on later as you like.
 
     Examples: infrarsi run --max-trials 24 --until 07:00;
-    infrarsi run --print-job | sbatch --partition=gpu --gpus=1
+    infrarsi run --site mycluster --start-at 22:00 --until 07:00 --detach
     """
     from infrarsi_hpc.cli import stages
+    from infrarsi_hpc.cli.until import parse_window
 
+    modes = {"detach": detach, "as-job": as_job, "once": once, "dry-run": dry_run, "print-job": print_job}
+    chosen = [name for name, is_chosen in modes.items() if is_chosen]
+    if len(chosen) > 1:
+        raise UsageError(f"--{chosen[0]} and --{chosen[1]} say different things", fix="give one of them")
+    begin, end = parse_window(start_at, until)
     stages.run(
         project,
         contract,
         campaign,
-        stages.RunFlags(budget, max_trials, until, batch, seed, tuple(fix or ()), experience, site),
-        dry_run=dry_run,
-        print_job=print_job,
+        stages.RunFlags(budget, max_trials, begin, end, batch, seed, tuple(fix or ()), experience, site),
+        how=chosen[0] if chosen else "here",
         as_json=as_json,
     )
+
+
+@app.command()
+def cancel(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    site: SiteOption = "local",
+) -> None:
+    """Stop a campaign: its head, wherever it runs, and its trials. `infrarsi run` goes on with it later."""
+    from infrarsi_hpc.cli import stages
+
+    stages.cancel(project, contract, campaign, site)
 
 
 @app.command()
@@ -183,6 +209,20 @@ def status(
 
 
 @app.command()
+def watch(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2)] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, then return.")] = False,
+) -> None:
+    """Follow a campaign that runs elsewhere, until it is closed. Ctrl-C stops the watching, not the campaign."""
+    from infrarsi_hpc.cli import watch as watching
+
+    watching.watch(project, contract, campaign, interval, once)
+
+
+@app.command()
 def prices(
     project: ProjectOption = HERE,
     contract: ContractOption = CONTRACT,
@@ -193,6 +233,25 @@ def prices(
     from infrarsi_hpc.cli import readers
 
     readers.prices(project, contract, campaign, as_json)
+
+
+@app.command()
+def nodes(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    campaign: CampaignOption = None,
+    site: SiteOption = "local",
+    allow: Annotated[list[str] | None, typer.Option(help="Never leave this node out.", metavar="NODE")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Leave this node out.", metavar="NODE")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Which nodes a campaign ran on, and which it leaves out because they fail or are slow.
+
+    Example: infrarsi nodes --allow n17 --exclude n3
+    """
+    from infrarsi_hpc.cli import nodes as command
+
+    command.nodes(project, contract, campaign, site, allow=allow or (), exclude=exclude or (), as_json=as_json)
 
 
 @app.command()
@@ -208,6 +267,10 @@ def explain(
     from infrarsi_hpc.cli import readers
 
     readers.explain(files, kind, as_json)
+
+
+app.add_typer(site_app, name="site")
+app.add_typer(campaigns_app, name="campaigns")
 
 
 def main() -> None:

@@ -1,11 +1,15 @@
-"""What a person sees while a campaign runs: a small table on a terminal, one line a trial in a pipe or a log."""
+"""What a person sees while a campaign runs: a small table on a terminal, one line a trial in a pipe or a log.
+
+Fed by the head itself through an `Observer`, or by a watcher with lines of its own (`cli/watch.py`).
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 from infrarsi_hpc.cli.output import clean, note
 from infrarsi_hpc.domain.campaign import CampaignState, TrialRecord
@@ -38,12 +42,47 @@ def trial_line(trial: TrialRecord, baseline_seconds: float | None) -> str:
     return clean("  ".join([*parts, reason]))
 
 
-class Live:
-    """Draws the state as it changes; plain lines where stderr is not a terminal."""
+def recent_lines(state: CampaignState) -> list[str]:
+    """The last finished trials, a line each."""
+    finished = [t for t in state.trials.values() if t.ending is not None]
+    finished.sort(key=lambda t: t.finished_at or 0.0)
+    return [trial_line(t, baseline_seconds(state)) for t in finished[-RECENT:]]
 
-    def __init__(self, baseline_seconds: float | None = None) -> None:
-        self.baseline_seconds = baseline_seconds
-        self.is_terminal = sys.stderr.isatty()
+
+def baseline_seconds(state: CampaignState) -> float | None:
+    """The baseline's step time as the doctor measured it, none before the campaign was opened."""
+    return float(state.opened["doctor"]["step_seconds"]) if state.opened is not None else None
+
+
+def headline(state: CampaignState, elapsed_seconds: float, doing: str) -> str:
+    """Time, progress, endings and the best so far in one line, with what goes on at its end."""
+    done = [t for t in state.trials.values() if t.is_final]
+    outcomes = Counter(t.ending.label for t in done if t.ending is not None)
+    times = [
+        t.reading.step_seconds
+        for t in done
+        if t.purpose == "search" and t.reading and t.reading.step_seconds and t.verdict and t.verdict.is_believed
+    ]
+    baseline = baseline_seconds(state)
+    best = f"best {baseline / min(times):.2f}x" if times and baseline else "no measurement yet"
+    counts = ", ".join(f"{n} {label}" for label, n in outcomes.most_common())
+    return f"{clock(elapsed_seconds)}  {len(done)}/{len(state.trials)} trials ({counts})  {best}  {doing}"
+
+
+def clock(seconds: float) -> str:
+    """A duration as minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Live:
+    """Draws the state as it changes; plain lines, through `tell`, where `stream` is not a terminal."""
+
+    def __init__(self, *, stream: TextIO | None = None, tell: Callable[[str], None] = note) -> None:
+        self.stream = stream or sys.stderr
+        self.tell = tell
+        self.is_terminal = self.stream.isatty()
         self._shown: set[tuple[str, int]] = set()
         self._display: Any = None
         self._started = time.monotonic()
@@ -57,15 +96,18 @@ class Live:
         if self._display is not None:
             self._display.console.print(clean(text), markup=False, highlight=False)
         else:
-            note(text)
+            self.tell(text)
 
     def changed(self, state: CampaignState, heartbeat: dict[str, Any] | None) -> None:
         """The campaign moved on, or somebody looked."""
-        if self.baseline_seconds is None and state.opened is not None:
-            self.baseline_seconds = float(state.opened["doctor"]["step_seconds"])
+        running = f"running {heartbeat['trial']}" if heartbeat and heartbeat.get("trial") else "between trials"
+        self.show(state, [headline(state, time.monotonic() - self._started, running), *recent_lines(state)])
+
+    def show(self, state: CampaignState, lines: Sequence[str]) -> None:
+        """These lines on a terminal; elsewhere, a line for every trial that was judged since the last time."""
         if self.is_terminal:
             try:
-                self._draw(state, heartbeat)
+                self._draw(lines)
             except OSError:  # the terminal is gone; the campaign is not
                 self.is_terminal, self._display = False, None
             return
@@ -76,40 +118,23 @@ class Live:
             )
             if is_judged and key not in self._shown:
                 self._shown.add(key)
-                note(trial_line(trial, self.baseline_seconds))
+                self.tell(trial_line(trial, baseline_seconds(state)))
 
-    def _draw(self, state: CampaignState, heartbeat: dict[str, Any] | None) -> None:
+    def _draw(self, lines: Sequence[str]) -> None:
         from rich.console import Console
         from rich.live import Live as RichLive
         from rich.text import Text
 
         if self._display is None:
             self._display = RichLive(
-                console=Console(stderr=True), refresh_per_second=REFRESH_A_SECOND, transient=False, auto_refresh=False
+                console=Console(file=self.stream),
+                refresh_per_second=REFRESH_A_SECOND,
+                transient=False,
+                auto_refresh=False,
             )
             self._display.start()
-        lines = [self._headline(state, heartbeat)]
-        finished = [t for t in state.trials.values() if t.ending is not None]
-        lines += [trial_line(t, self.baseline_seconds) for t in finished[-RECENT:]]
-        self._display.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
-
-    def _headline(self, state: CampaignState, heartbeat: dict[str, Any] | None) -> str:
-        done = [t for t in state.trials.values() if t.is_final]
-        outcomes = Counter(t.ending.label for t in done if t.ending is not None)
-        times = [
-            t.reading.step_seconds
-            for t in done
-            if t.purpose == "search" and t.reading and t.reading.step_seconds and t.verdict and t.verdict.is_believed
-        ]
-        best = (
-            f"best {self.baseline_seconds / min(times):.2f}x"
-            if times and self.baseline_seconds
-            else "no measurement yet"
-        )
-        running = f"running {heartbeat['trial']}" if heartbeat and heartbeat.get("trial") else "between trials"
-        counts = ", ".join(f"{n} {label}" for label, n in outcomes.most_common())
-        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
-        return f"{minutes}:{seconds:02d}  {len(done)}/{len(state.trials)} trials ({counts})  {best}  {running}"
+        text = "\n".join(clean(line) for line in lines)
+        self._display.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def close(self) -> None:
         """Leave the last picture standing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import typer
@@ -11,15 +12,22 @@ from infrarsi_hpc.cli.output import say, say_json, table
 
 def status(project: Path, contract: str, campaign: str | None, as_json: bool) -> None:
     """Where a campaign stands."""
+    from infrarsi_hpc.cli.saved_arguments import known_arguments, saved_site
     from infrarsi_hpc.edges.ledger import load_state
     from infrarsi_hpc.edges.project import campaign_ledger
-    from infrarsi_hpc.stages.status import status_of, status_text
+    from infrarsi_hpc.stages.activity import activity_of
+    from infrarsi_hpc.stages.status import activity_status, activity_text, nodes_left_out, status_of, status_text
 
-    summary = status_of(load_state(campaign_ledger(project.resolve(), contract, campaign)))
+    ledger = campaign_ledger(project.resolve(), contract, campaign)
+    state, now = load_state(ledger), time.time()
+    left_out = nodes_left_out(state, ledger.parent, saved_site(known_arguments(ledger.parent)))
+    around = activity_status(state, activity_of(ledger.parent, state, now), left_out, now)
+    summary = status_of(state)
     if as_json:
-        say_json(summary)
+        say_json(summary | around)
     else:
         say(status_text(summary))
+        say(activity_text(around))
 
 
 def prices(project: Path, contract: str, campaign: str | None, as_json: bool) -> None:
@@ -67,6 +75,16 @@ def explain(files: list[Path], kind: str, as_json: bool) -> None:
                 if item[name]:
                     say(f"  {name}: {item[name]}")
             for finding in item["findings"]:
-                say(f"  - {finding}")
+                say(f"  - {_finding_text(finding)}")
     if any(item["outcome"] == "refused" for item in found):
         raise typer.Exit(3)
+
+
+def _finding_text(finding: object) -> str:
+    """One finding in a line: its own words where it has them, else its fields that say something."""
+    if not isinstance(finding, dict):
+        return str(finding)
+    if text := finding.get("text"):
+        where = [str(finding[name]) for name in ("where", "line") if finding.get(name)]
+        return f"{' '.join(where)}: {text}" if where else str(text)
+    return ", ".join(f"{name} {value}" for name, value in finding.items() if value not in (None, "", [], False))

@@ -83,11 +83,12 @@ def _doctor_text(report: DoctorReport) -> str:
 
 @dataclass(frozen=True)
 class RunFlags:
-    """The flags of `infrarsi run` that bound a campaign, as typed."""
+    """The flags of `infrarsi run` that bound a campaign, as typed; times are absolute."""
 
     budget: float | None
     max_trials: int | None
-    until: str | None
+    start_at: float | None
+    until: float | None
     batch: int
     seed: int | None
     fix: tuple[str, ...]
@@ -99,7 +100,8 @@ class RunFlags:
         single = {
             "--budget": self.budget,
             "--max-trials": self.max_trials,
-            "--until": self.until,
+            "--start-at": _iso(self.start_at),
+            "--until": _iso(self.until),
             "--batch": self.batch,
             "--seed": self.seed,
             "--site": self.site,
@@ -109,21 +111,24 @@ class RunFlags:
         return arguments if self.experience else [*arguments, "--no-experience"]
 
 
+def _iso(at: float | None) -> str | None:
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds") if at is not None else None
+
+
 def run(
     project: Path,
     contract: str,
     campaign: str | None,
     flags: RunFlags,
     *,
-    dry_run: bool,
-    print_job: bool,
+    how: str,
     as_json: bool,
 ) -> None:
-    """Run a campaign, or show what it would begin with."""
+    """Run a campaign: here, detached, as a job, or one tick of it; or show what it would begin with."""
     from infrarsi_hpc.cli.live import Live
-    from infrarsi_hpc.cli.until import parse_until
     from infrarsi_hpc.edges.project import open_project
     from infrarsi_hpc.edges.sites import read_profile
+    from infrarsi_hpc.stages import guest
     from infrarsi_hpc.stages import run as stage
     from infrarsi_hpc.stages.settings import parse_settings
 
@@ -132,30 +137,61 @@ def run(
         campaign=campaign,
         max_trials=flags.max_trials,
         budget_device_hours=flags.budget,
-        until=parse_until(flags.until, datetime.now()) if flags.until else None,
+        start_at=flags.start_at,
+        until=flags.until,
         seed=flags.seed,
         batch=flags.batch,
         fixed=parse_settings(opened.contract.knobs, flags.fix),
         use_experience=flags.experience,
         site=read_profile(flags.site, os.environ, Path.home()),
+        is_one_tick=how == "once",
     )
-    if print_job:
+    name = stage.campaign_name(opened, campaign)
+    arguments = ["--contract", contract, *(["--campaign", campaign] if campaign else []), *flags.arguments()]
+    if how == "print-job":
         from infrarsi_hpc.stages.job_script import job_script
 
-        named = ["--campaign", campaign] if campaign else []
-        say(job_script(opened, campaign, options.site, ["--contract", contract, *named, *flags.arguments()]).rstrip())
+        say(job_script(opened, campaign, options.site, arguments).rstrip())
         return
-    if dry_run:
+    if how == "dry-run":
         _show_dry_run(stage.dry_run(opened, options, opened.doctor()), as_json)
+        return
+    guest.save_arguments(opened, name, arguments)
+    if how == "detach":
+        pid, log = guest.detach(opened, name, arguments)
+        shown = {"campaign": name, "pid": pid, "log": str(log)}
+        say_json(shown) if as_json else say(f"campaign {name} runs as process {pid}; log: {log}\nnext: infrarsi watch")
+        return
+    if how == "as-job":
+        job = guest.submit_head(opened, name, options.site, arguments, begin_at=flags.start_at)
+        say_json({"campaign": name, "job": job}) if as_json else say(f"head: job {job}\nnext: infrarsi watch")
         return
     live = Live()
     try:
         state = stage.run(opened, options, live.observer())
     finally:
         live.close()
+    if how == "once" and state.closed is None:
+        if as_json and state.opened is not None:
+            _show_state(state, as_json)
+        return
+    if how == "here":
+        guest.mail_end(options.site, *guest.end_text(state), said=note)
     _show_state(state, as_json)
     if state.promoted() is None:
         raise typer.Exit(1)
+
+
+def cancel(project: Path, contract: str, campaign: str | None, site: str) -> None:
+    """Stop a campaign's head and its trials."""
+    from infrarsi_hpc.edges.project import open_project
+    from infrarsi_hpc.edges.sites import read_profile
+    from infrarsi_hpc.stages import guest
+    from infrarsi_hpc.stages import run as stage
+
+    opened = open_project(project.resolve(), contract)
+    name = stage.campaign_name(opened, campaign)
+    guest.cancel_campaign(opened, name, read_profile(site, os.environ, Path.home()), said=say)
 
 
 def _show_dry_run(plan: object, as_json: bool) -> None:

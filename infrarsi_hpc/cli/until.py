@@ -33,3 +33,29 @@ def parse_until(text: str, now: datetime) -> float:
     if then <= now.astimezone():
         raise UsageError(f"{text} is in the past", fix="give a later time")
     return then.timestamp()
+
+
+def parse_window(
+    start_at: str | None, until: str | None, now: datetime | None = None
+) -> tuple[float | None, float | None]:
+    """Unix times of a start and an end; the end is the first such time after the start.
+
+    Raises
+    ------
+    UsageError
+        One is no time, or the end is not after the start. A start that is past is now.
+    """
+    now = now or datetime.now()
+    begin = _start(start_at, now) if start_at else None
+    if until is None:
+        return begin, None
+    end = parse_until(until, datetime.fromtimestamp(begin) if begin is not None else now)
+    return begin, end
+
+
+def _start(text: str, now: datetime) -> float:
+    try:
+        then = datetime.fromisoformat(text)
+    except ValueError:
+        return parse_until(text, now)
+    return max(now.timestamp(), (then if then.tzinfo else then.astimezone()).timestamp())

@@ -8,7 +8,7 @@ Every event is a dict with `schema_version`, `seq`, `time` (Unix seconds), `even
 | planned | round, purpose, trials: list of PlannedTrial |
 | submitting / submitted | round, attempt / and job |
 | observed | round, state |
-| finished | trial, attempt, ending, reading |
+| finished | trial, attempt, ending, reading, device_seconds, node |
 | judged | trial, verdict |
 | stored | round, segment |
 | promoted | candidate, speedup, verdict, finalists |
@@ -121,6 +121,26 @@ class TrialRecord:
         )
 
 
+@dataclass(frozen=True)
+class Visit:
+    """One finished attempt, and where it ran: what tells a node's fault from a configuration's.
+
+    `node` is empty where nobody knows, and `a,b` for several nodes. `device_seconds` is what the attempt cost.
+    """
+
+    node: str
+    trial: str
+    attempt: int
+    outcome: Outcome
+    detail: str | None
+    device_seconds: float
+    step_seconds: float | None
+    #: Round and its submission: attempts that one job lost together have these, the node and the cost in common.
+    round: int = 0
+    submission: int = 1
+    evidence: str = ""
+
+
 @dataclass
 class RoundRecord:
     """A round's life so far."""
@@ -141,6 +161,8 @@ class CampaignState:
     opened: dict[str, Any] | None = None
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     rounds: dict[int, RoundRecord] = field(default_factory=dict)
+    #: All attempts in the order in which they ended, lost ones included.
+    visits: list[Visit] = field(default_factory=list)
     promotions: list[PromotionResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     closed: dict[str, Any] | None = None
@@ -204,7 +226,7 @@ def apply_event(state: CampaignState, event: Mapping[str, Any]) -> None:
             record = state.rounds[int(event["round"])]
             record.is_submitting, record.job = False, dict(event["job"])
         case "finished":
-            _finish(state.trials[event["trial"]], event)
+            _finish(state, state.trials[event["trial"]], event)
         case "judged":
             state.trials[event["trial"]].verdict = Verdict.model_validate(event["verdict"])
         case "stored":
@@ -219,7 +241,7 @@ def apply_event(state: CampaignState, event: Mapping[str, Any]) -> None:
             state.closed = None
 
 
-def _finish(trial: TrialRecord, event: Mapping[str, Any]) -> None:
+def _finish(state: CampaignState, trial: TrialRecord, event: Mapping[str, Any]) -> None:
     attempt = int(event["attempt"])
     if trial.ending is not None and trial.attempt == attempt:
         return
@@ -231,3 +253,20 @@ def _finish(trial: TrialRecord, event: Mapping[str, Any]) -> None:
         trial.num_lost += 1
     trial.device_seconds += float(event.get("device_seconds", 0.0))
     trial.finished_at = float(event["time"])
+    state.visits.append(_visit(state, trial, event))
+
+
+def _visit(state: CampaignState, trial: TrialRecord, event: Mapping[str, Any]) -> Visit:
+    assert trial.ending is not None
+    return Visit(
+        node=str(event.get("node") or ""),
+        trial=trial.plan.trial,
+        attempt=trial.attempt,
+        outcome=trial.ending.outcome,
+        detail=trial.ending.detail,
+        device_seconds=float(event.get("device_seconds", 0.0)),
+        step_seconds=trial.reading.step_seconds if trial.reading else None,
+        round=trial.round,
+        submission=state.rounds[trial.round].attempt,
+        evidence=trial.ending.evidence,
+    )

@@ -1,7 +1,7 @@
 """A campaign's folder on disk: specs and patches out, results and logs in.
 
-`trials/ID/` has a trial's spec, patches, result and log; `rounds/r0001/` a batch with its claim, heartbeat and
-submission. A retried trial keeps what its earlier attempts left, numbered.
+`trials/ID/` has a trial's spec, patches, result and log; `rounds/r0001/` a batch with the claims and heartbeats of its
+tasks and its submission. A retried trial keeps what its earlier attempts left, numbered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.trial import MAX_RESULT_BYTES, TrialResult, TrialSpec
-from infrarsi_hpc.edges.agent.main import claim_batch
+from infrarsi_hpc.edges.agent.main import claim_task
 from infrarsi_hpc.edges.atomic import site_error, write_bytes, write_json
 from infrarsi_hpc.edges.typed_files import describe
 from infrarsi_hpc.errors import TrialFileError
@@ -39,14 +39,14 @@ def round_folder(campaign: Path, number: int) -> Path:
 
 
 def write_batch(
-    campaign: Path, number: int, attempt: int, specs: Sequence[TrialSpec], patches: Mapping[str, Patch]
+    campaign: Path, number: int, attempt: int, tasks: Sequence[Sequence[TrialSpec]], patches: Mapping[str, Patch]
 ) -> Path:
-    """Write everything the agent needs for a round; writing the same again changes nothing."""
+    """Write everything the agents need for a round, a list of trials a task; the same again changes nothing."""
     folder = round_folder(campaign, number)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cancel").unlink(missing_ok=True)
-        for spec in specs:
+        for spec in (spec for task in tasks for spec in task):
             home = trial_folder(campaign, spec.trial)
             home.mkdir(parents=True, exist_ok=True)
             _keep_earlier_attempts(home, spec.attempt)
@@ -55,8 +55,8 @@ def write_batch(
             write_json(home / "spec.json", spec.model_dump(mode="json"))
     except OSError as error:
         raise site_error(folder, error) from error
-    trials = [str(trial_folder(campaign, spec.trial)) for spec in specs]
-    write_json(folder / "batch.json", {"schema_version": 1, "attempt": attempt, "trials": trials})
+    listed = [[str(trial_folder(campaign, spec.trial)) for spec in task] for task in tasks]
+    write_json(folder / "batch.json", {"schema_version": 1, "attempt": attempt, "tasks": listed})
     return folder
 
 
@@ -104,29 +104,49 @@ def read_result(home: Path, attempt: int) -> TrialResult | None:
     return result if result.attempt == attempt else None
 
 
-def read_heartbeat(folder: Path) -> dict[str, Any] | None:
-    """What a round's agent last said of itself, or none if it never did or is silent for too long."""
+def read_tasks(folder: Path) -> list[list[str]]:
+    """The names of the trials of each task, as the round was last handed out."""
+    return [[Path(entry).name for entry in task] for task in json.loads((folder / "batch.json").read_bytes())["tasks"]]
+
+
+def read_heartbeat(folder: Path, task: int = 0) -> dict[str, Any] | None:
+    """What a task's agent last said of itself, or none if it never did or is silent for too long."""
     try:
-        heartbeat = json.loads((folder / "heartbeat.json").read_bytes())
+        heartbeat = json.loads((folder / f"heartbeat-{task}.json").read_bytes())
         age = time.time() - float(heartbeat["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return dict(heartbeat) if age < HEARTBEAT_STALE_SECONDS else None
 
 
-def claim(campaign: Path, number: int, attempt: int) -> bool:
-    """Claim a submission in the agent's place: true means that no agent has begun it, and none ever will."""
-    return claim_batch(round_folder(campaign, number) / f"claim-{attempt}")
+def claim(folder: Path, attempt: int, task: int) -> bool:
+    """Claim a task in the agent's place: true means that no agent has begun it, and none ever will."""
+    return claim_task(folder, attempt, task, by="head")
+
+
+def claimed_by(folder: Path, attempt: int, task: int) -> str:
+    """Who has claimed a task: `agent`, `head`, or nobody (empty)."""
+    try:
+        said = json.loads((folder / f"claim-{attempt}-{task}").read_bytes())
+        return str(said["by"])
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return "agent"  # being written
 
 
 def is_agent_alive(folder: Path) -> bool:
-    """Whether the agent that claimed a round lives, as far as its heartbeat and (on its own host) its process say."""
-    said = read_heartbeat(folder)
-    for path in [] if said is not None else folder.glob("claim-*"):
+    """Whether an agent of a round lives, as far as heartbeats and (on its own host) its process say."""
+    return any(_is_alive(folder, path) for path in folder.glob("claim-*"))
+
+
+def _is_alive(folder: Path, claim: Path) -> bool:
+    said: Any = read_heartbeat(folder, int(claim.name.split("-")[2]))
+    if said is None:
         with contextlib.suppress(OSError, ValueError):
-            if time.time() - path.stat().st_mtime < HEARTBEAT_STALE_SECONDS:
-                said = json.loads(path.read_bytes())
-    if not isinstance(said, dict):
+            if time.time() - claim.stat().st_mtime < HEARTBEAT_STALE_SECONDS:
+                said = json.loads(claim.read_bytes())
+    if not isinstance(said, dict) or said.get("by") == "head":
         return False
     return said.get("node") != platform.node() or Path(f"/proc/{said.get('pid')}").exists()
 

@@ -151,7 +151,7 @@ class Ledger:
         line = json.dumps(record, separators=(",", ":"), allow_nan=True).encode() + b"\n"
         self._expect_lock()
         # Ctrl-C between the line and the state would have the next line take the same number
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
         try:
             self._write(line)
             apply_event(self.state, record)

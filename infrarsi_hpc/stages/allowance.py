@@ -58,6 +58,17 @@ class Allowance:
             return False, "the time is up"
         return True, ""
 
+    def spent(self, state: CampaignState, running_seconds: float, now: float) -> str:
+        """Why running trials must stop now; empty while they may go on.
+
+        `running_seconds` are device-seconds of trials that are not in yet: failed and cancelled ones count as well.
+        """
+        if self.device_seconds is not None and state.device_seconds() + running_seconds >= self.device_seconds:
+            return "the device-hours are spent"
+        if self.deadline is not None and now >= self.deadline:
+            return "the time is up"
+        return ""
+
     def _affordable(self, state: CampaignState) -> int:
         if self.device_seconds is None:
             return 10**9

@@ -14,18 +14,19 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.reading import Reading
-from infrarsi_hpc.domain.trial import TrialResult
 from infrarsi_hpc.domain.verdict import Belief, Verdict
-from infrarsi_hpc.edges import batches, local
+from infrarsi_hpc.edges import batches
 from infrarsi_hpc.edges.host import num_cores
+from infrarsi_hpc.edges.local import THIS_MACHINE, LocalDispatcher
 from infrarsi_hpc.edges.project import CAMPAIGNS, TRY_FOLDER, Project, baseline_texts, read_patch
 from infrarsi_hpc.errors import Interrupted, UsageError
 from infrarsi_hpc.stages.campaign import Observer
+from infrarsi_hpc.stages.collect import Collector, collect, own_folder
 from infrarsi_hpc.stages.interrupts import interruptible
 from infrarsi_hpc.stages.problem import basis_of
 from infrarsi_hpc.stages.run import ensure_doctor
 from infrarsi_hpc.stages.settings import parse_settings
-from infrarsi_hpc.stages.trials import own_folder, results, spec_of
+from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.checks import judge
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.readings import read
@@ -95,18 +96,22 @@ def try_candidate(
     )
     spec = spec_of(project, plan, "try", 1)
     home = project.root / CAMPAIGNS / TRY_FOLDER
-    with own_folder(home), interruptible():
-        folder = batches.write_batch(home, 1, 1, [spec], {p.sha256: p for p in patches})
-        job = local.submit(folder)
+    dispatcher = LocalDispatcher(THIS_MACHINE)
+    with own_folder(home, dispatcher), interruptible():
+        tasks = dispatcher.group([spec], is_one_allocation=True)
+        folder = batches.write_batch(home, 1, 1, tasks, {p.sha256: p for p in patches})
+        job = dispatcher.submit(folder, 1, tasks)
         try:
-            _, found = next(results(home, 1, job, [spec]))
+            taken = next(collect(Collector(home, 1, 1, job, tasks, dispatcher)))
         except KeyboardInterrupt as error:
-            local.cancel(folder, job)
+            dispatcher.cancel(folder, job)
             raise Interrupted("the trial was stopped", why="Ctrl-C", fix="run the same command again") from error
         log = batches.log_excerpt(batches.trial_folder(home, spec.trial), 1500)
-    if not isinstance(found, TrialResult):
-        verdict = Verdict(belief=Belief.UNDECIDED, reasons=(found.evidence,))
-        return Tried(candidate, patches, found, Reading(), verdict, doctor, log)
+    found = taken.result
+    if found is None:
+        ending = taken.ending or Ending(outcome=Outcome.UNKNOWN)
+        verdict = Verdict(belief=Belief.UNDECIDED, reasons=(ending.evidence,))
+        return Tried(candidate, patches, ending, Reading(), verdict, doctor, log)
     reading, ending = read(found, spec), classify(found, spec)
     if ending.outcome is Outcome.OK:
         verdict = judge(found, spec, ending, reading, contract, reference_of_seed(doctor, spec.seed), patches=patches)

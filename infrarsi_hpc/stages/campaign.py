@@ -16,18 +16,20 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.reading import Reading
-from infrarsi_hpc.domain.site import SiteProfile
-from infrarsi_hpc.domain.trial import Purpose, TrialResult, TrialSpec
+from infrarsi_hpc.domain.trial import Purpose, TrialSpec
 from infrarsi_hpc.domain.verdict import Belief, Verdict
-from infrarsi_hpc.edges import batches, local
+from infrarsi_hpc.edges import batches
 from infrarsi_hpc.edges import store as stores
+from infrarsi_hpc.edges.dispatch import Dispatcher, Sight
 from infrarsi_hpc.edges.ledger import Ledger
 from infrarsi_hpc.edges.project import Project
 from infrarsi_hpc.edges.store_rows import campaign_row, round_trials
 from infrarsi_hpc.errors import InputRefused, SiteError
-from infrarsi_hpc.stages.trials import results, spec_of
+from infrarsi_hpc.stages.collect import Collector, Taken, collect
+from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.checks import judge
 from infrarsi_hpc.verify.ending import classify
+from infrarsi_hpc.verify.job_ending import with_witness
 from infrarsi_hpc.verify.readings import read
 from infrarsi_hpc.verify.reference import Reference, reference_of_pair, reference_of_seed
 
@@ -40,6 +42,14 @@ class Observer:
     changed: Callable[[CampaignState, dict[str, Any] | None], None] = lambda _state, _heartbeat: None
 
 
+class Waiting(Exception):
+    """A tick is over and trials are not."""
+
+    def __init__(self, num: int, phases: Sequence[str]) -> None:
+        running = sum(phase == "running" for phase in phases)
+        super().__init__(f"{num} trials are not in yet; {running} of {len(phases)} tasks run")
+
+
 @dataclass
 class Campaign:
     """One campaign's open ledger and everything its trials need."""
@@ -50,8 +60,12 @@ class Campaign:
     ledger: Ledger
     patches: Mapping[str, Patch]
     store: Path | None
-    site: SiteProfile
+    dispatcher: Dispatcher
     observer: Observer = field(default_factory=Observer)
+    #: Told at every look what running trials have cost so far, device-seconds; raises to stop them.
+    check: Callable[[float], None] = lambda _: None
+    #: Take what is there, start what is due, and wait for nothing: a tick of cron's.
+    is_one_tick: bool = False
 
     @property
     def folder(self) -> Path:
@@ -77,58 +91,76 @@ class Campaign:
             self._finish(self.state.rounds[number])
 
     def _finish(self, record: RoundRecord) -> None:
-        is_adopted = record.job is not None or (
-            # killed between submission and its answer: whoever gets the claim decides whether it ever runs
-            record.is_submitting and not batches.claim(self.folder, record.round, record.attempt)
-        )
-        if is_adopted:
-            self._collect(record, self._specs(record))
+        if record.job is not None or (record.is_submitting and self._adopt(record)):
+            self._collect(record, self._tasks(record))
             self._judge(record)
-        while specs := self._specs(record):
-            self._submit(record, specs)
-            self._collect(record, specs)
+        while tasks := self._tasks(record):
+            self._submit(record, tasks)
+            self._collect(record, tasks)
             self._judge(record)
         self._store(record)
+
+    def _adopt(self, record: RoundRecord) -> bool:
+        """Whether a batch whose submission got no answer was begun; what was not begun never will be."""
+        folder = batches.round_folder(self.folder, record.round)
+        job = self.dispatcher.adopt(folder, record.attempt)
+        if job is not None:
+            self.ledger.append("submitted", round=record.round, job=job)
+            return True
+        # every one of them is claimed, also after the first that cannot be
+        claimed = [batches.claim(folder, record.attempt, t) for t in range(len(batches.read_tasks(folder)))]
+        return not all(claimed)
 
     def _due(self, record: RoundRecord) -> list[TrialRecord]:
         return [t for t in (self.state.trials[name] for name in record.trials) if _needs_running(t)]
 
-    def _specs(self, record: RoundRecord) -> list[TrialSpec]:
-        return [spec_of(self.project, t.plan, t.purpose, t.next_attempt) for t in self._due(record)]
+    def _tasks(self, record: RoundRecord) -> list[list[TrialSpec]]:
+        """Due trials by task: as they were handed out for this attempt, or else anew."""
+        specs = [spec_of(self.project, t.plan, t.purpose, t.next_attempt) for t in self._due(record)]
+        if record.job is not None or record.is_submitting:
+            due = {spec.trial: spec for spec in specs}
+            handed = batches.read_tasks(batches.round_folder(self.folder, record.round))
+            return [[due[name] for name in task if name in due] for task in handed] if due else []
+        return self.dispatcher.group(specs, is_one_allocation=record.purpose == "verify") if specs else []
 
-    def _submit(self, record: RoundRecord, specs: Sequence[TrialSpec]) -> None:
-        attempt = record.attempt + 1 if record.job is not None or record.is_submitting else record.attempt
-        folder = batches.write_batch(self.folder, record.round, attempt, specs, self.patches)
+    def _submit(self, record: RoundRecord, tasks: Sequence[Sequence[TrialSpec]]) -> None:
+        is_again = record.job is not None or record.is_submitting
+        attempt = record.attempt + 1 if is_again else record.attempt
+        if is_again:
+            due = [spec for task in tasks for spec in task]
+            tasks = self.dispatcher.group(due, is_one_allocation=record.purpose == "verify")
+        folder = batches.write_batch(self.folder, record.round, attempt, tasks, self.patches)
         self.ledger.append("submitting", round=record.round, attempt=attempt)
-        job = local.submit(folder, attempt, scratch=self.site.storage.scratch)
+        job = self.dispatcher.submit(folder, attempt, tasks)
         self.ledger.append("submitted", round=record.round, job=job)
         self.observer.changed(self.state, None)
 
-    def _collect(self, record: RoundRecord, specs: Sequence[TrialSpec]) -> None:
-        is_cancelled = (batches.round_folder(self.folder, record.round) / "cancel").exists()
-        found = results(
-            self.folder,
-            record.round,
-            record.job,
-            specs,
-            poll_seconds=self.site.limits.poll_seconds,
-            on_poll=self._looked,
-        )
-        for spec, result in found:
-            if isinstance(result, Ending) and is_cancelled:
+    def _collect(self, record: RoundRecord, tasks: Sequence[Sequence[TrialSpec]]) -> None:
+        folder = batches.round_folder(self.folder, record.round)
+        is_cancelled = (folder / "cancel").exists()
+        collector = Collector(self.folder, record.round, record.attempt, record.job, tasks, self.dispatcher)
+        looked = lambda heartbeat: self._looked(collector, heartbeat)  # noqa: E731
+        for taken in collect(collector, on_poll=looked, is_one_tick=self.is_one_tick):
+            if taken.result is None and is_cancelled:
                 continue  # it never ran: the same attempt is due again
-            self._take(spec, result)
+            self._take(taken)
             self.observer.changed(self.state, None)
+        if collector.waiting:
+            raise Waiting(len(collector.waiting), [sight.phase for sight in collector.sights])
 
-    def _looked(self, heartbeat: dict[str, Any] | None) -> None:
+    def _looked(self, collector: Collector, heartbeat: dict[str, Any] | None) -> None:
         self.ledger.keep_alive()
+        self.check(collector.running_seconds())
         self.observer.changed(self.state, heartbeat)
 
-    def _take(self, spec: TrialSpec, found: TrialResult | Ending) -> None:
-        if isinstance(found, Ending):
-            ending, reading, cost = found, None, 0.0
+    def _take(self, taken: Taken) -> None:
+        spec, result = taken.spec, taken.result
+        if result is None:
+            assert taken.ending is not None
+            ending, reading, cost = taken.ending, None, taken.lost_seconds
         else:
-            ending, reading, cost = classify(found, spec), read(found, spec), found.device_seconds
+            ending, reading, cost = classify(result, spec), read(result, spec), result.device_seconds
+            ending = with_witness(ending, taken.sight.record if taken.sight.phase == "over" else None)
         self.ledger.append(
             "finished",
             trial=spec.trial,
@@ -136,6 +168,7 @@ class Campaign:
             ending=ending.model_dump(mode="json"),
             reading=reading.model_dump(mode="json") if reading else None,
             device_seconds=cost,
+            node=result.node if result is not None else taken.sight.node,
         )
         if self.state.trials[spec.trial].purpose != "verify":
             self._judge_one(self.state.trials[spec.trial])
@@ -211,15 +244,32 @@ class Campaign:
         return stores.append(store, self.doctor.device_key, row, record.round, trials, patches).name
 
     def cancel_running(self) -> None:
-        """Stop the batch that runs now, if one does, and take in what it finished."""
+        """Stop the batch that runs now, if one does; take in what it finished and what the rest has cost."""
         for record in self.state.rounds.values():
-            due = self._due(record)
-            if due and (record.job is not None or record.is_submitting):
-                local.cancel(batches.round_folder(self.folder, record.round), record.job)
-                for spec in self._specs(record):
+            if not self._due(record) or not (record.job is not None or record.is_submitting):
+                continue
+            folder = batches.round_folder(self.folder, record.round)
+            tasks = self._tasks(record)
+            collector = Collector(self.folder, record.round, record.attempt, record.job, tasks, self.dispatcher)
+            self.dispatcher.cancel(folder, record.job)
+            collector.look()
+            for task, specs in enumerate(tasks):
+                sight = collector.sights[task] if task < len(collector.sights) else Sight("unknown")
+                for spec in specs:
                     found = batches.read_result(batches.trial_folder(self.folder, spec.trial), spec.attempt)
                     if found is not None:
-                        self._take(spec, found)
+                        self._take(Taken(spec, found, None, sight))
+                left = [spec for spec in specs if self._is_due(spec.trial) and self._was_handed_out(spec)]
+                if left and sight.job_seconds > 0:
+                    # one of them is charged with what the task has cost; the others never began
+                    ending = Ending(outcome=Outcome.CANCELLED, evidence="stopped by a person or a limit")
+                    self._take(Taken(left[0], None, ending, sight))
+
+    def _is_due(self, trial: str) -> bool:
+        return _needs_running(self.state.trials[trial])
+
+    def _was_handed_out(self, spec: TrialSpec) -> bool:
+        return batches.read_spec(batches.trial_folder(self.folder, spec.trial)).attempt == spec.attempt
 
 
 def _needs_running(trial: TrialRecord) -> bool:

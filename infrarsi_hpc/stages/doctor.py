@@ -15,13 +15,15 @@ from infrarsi_hpc.domain.noise import BaselineStep, DoctorReport
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.reading import Reading
 from infrarsi_hpc.domain.trial import Run, TrialResult, TrialSpec
-from infrarsi_hpc.edges import batches, local
+from infrarsi_hpc.edges import batches
 from infrarsi_hpc.edges.ceiling import matmul_ceiling_flops
 from infrarsi_hpc.edges.host import device_key, node_name, num_cores
+from infrarsi_hpc.edges.local import THIS_MACHINE, LocalDispatcher
 from infrarsi_hpc.edges.project import CAMPAIGNS, DOCTOR_FOLDER, Project, write_doctor
 from infrarsi_hpc.errors import Interrupted, ProjectError, SiteError
+from infrarsi_hpc.stages.collect import Collector, collect, own_folder
 from infrarsi_hpc.stages.interrupts import interruptible
-from infrarsi_hpc.stages.trials import own_folder, results, spec_of
+from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.noise import detectable_speedup, pairs_needed, relative_spread, step_spread
 from infrarsi_hpc.verify.readings import read, step_durations
@@ -43,7 +45,7 @@ class _Seen:
 
 
 def examine(project: Project, *, on_progress: Callable[[str], None] = lambda _: None) -> DoctorReport:
-    """Measure the baseline and keep the report.
+    """Measure the baseline on this machine and keep the report.
 
     Raises
     ------
@@ -135,40 +137,41 @@ def _run_baseline(
     profile = PlannedTrial(trial="d900", candidate=baseline, lengths=(PROFILE_STEPS,), seed=seeds[0])
     specs.append(spec_of(project, profile, "profile", 1, is_limited=False, profile=True))
     home = project.root / CAMPAIGNS / DOCTOR_FOLDER
-    with own_folder(home), interruptible():
-        return _watch_baseline(project, home, specs, on_progress)
+    dispatcher = LocalDispatcher(THIS_MACHINE)
+    with own_folder(home, dispatcher), interruptible():
+        return _watch_baseline(project, home, specs, dispatcher, on_progress)
 
 
 def _watch_baseline(
-    project: Project, home: Path, specs: list[TrialSpec], on_progress: Callable[[str], None]
+    project: Project,
+    home: Path,
+    specs: list[TrialSpec],
+    dispatcher: LocalDispatcher,
+    on_progress: Callable[[str], None],
 ) -> list[_Seen]:
-    folder = batches.write_batch(home, 1, 1, specs, {})
-    job = local.submit(folder)
+    tasks = dispatcher.group(specs, is_one_allocation=True)
+    folder = batches.write_batch(home, 1, 1, tasks, {})
+    job = dispatcher.submit(folder, 1, tasks)
     seen: list[_Seen] = []
     try:
-        for spec, found in results(home, 1, job, specs):
-            reading, ending = _judge_baseline(found, spec)
-            if ending.outcome is not Outcome.OK:
-                local.cancel(folder, job)
-                raise _baseline_error(project, spec, ending)
-            assert isinstance(found, TrialResult)
+        for taken in collect(Collector(home, 1, 1, job, tasks, dispatcher)):
+            spec, found = taken.spec, taken.result
+            ending = classify(found, spec) if found is not None else taken.ending
+            if found is None or ending is None or ending.outcome is not Outcome.OK:
+                dispatcher.cancel(folder, job)
+                raise _baseline_error(project, spec, ending or Ending(outcome=Outcome.UNKNOWN))
+            reading = read(found, spec)
             seen.append(_Seen(spec, found, reading))
             shown = reading.slope_seconds or reading.step_seconds
             on_progress(
                 f"baseline run {len(seen)} of {len(specs)}" + (f": {1000 * shown:.1f} ms a step" if shown else "")
             )
     except KeyboardInterrupt as error:
-        local.cancel(folder, job)
+        dispatcher.cancel(folder, job)
         raise Interrupted(
             "the doctor was stopped", why="Ctrl-C", fix="run `infrarsi doctor` again; it starts over"
         ) from error
     return seen
-
-
-def _judge_baseline(found: TrialResult | Ending, spec: TrialSpec) -> tuple[Reading, Ending]:
-    if isinstance(found, Ending):
-        return Reading(), found
-    return read(found, spec), classify(found, spec)
 
 
 def _baseline_error(project: Project, spec: TrialSpec, ending: Ending) -> ProjectError | SiteError:

@@ -10,11 +10,13 @@ from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.edges.project import read_contract
 from infrarsi_hpc.edges.store_audit import inspect_file
 from infrarsi_hpc.errors import InputRefused, UsageError
+from infrarsi_hpc.stages.explain_gpu import explain_gpu_file
+from infrarsi_hpc.stages.explain_profile import explain_profile
+from infrarsi_hpc.stages.explain_slurm import explain_slurm_file
 from infrarsi_hpc.verify.ending import classify_log
 
-MAX_LOG_BYTES = 64 * 2**20
 #: A log's end is where its end is explained.
-TAIL_BYTES = 2 * 2**20
+TAIL_BYTES = 64 * 2**20
 
 
 def explain_file(path: Path, kind: str) -> dict[str, Any]:
@@ -86,4 +88,11 @@ def _store(path: Path) -> dict[str, Any]:
     return _empty() | inspect_file(path)
 
 
-KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {"contract": _contract, "log": _log, "store": _store}
+KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "contract": _contract,
+    "gpu": explain_gpu_file,
+    "log": _log,
+    "profile": explain_profile,
+    "slurm": explain_slurm_file,
+    "store": _store,
+}

@@ -11,7 +11,7 @@ from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.patch import Patch
-from infrarsi_hpc.edges import batches
+from infrarsi_hpc.edges.archive import log_reader
 from infrarsi_hpc.edges.atomic import write_text
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import campaign_ledger, open_project
@@ -103,7 +103,7 @@ def write_report(root: Path, contract_file: str, name: str | None) -> Written:
         finished.doctor,
         prices_of(finished),
         finished.patches,
-        lambda trial: batches.log_excerpt(batches.trial_folder(finished.folder, trial)),
+        log_reader(finished.folder),
     )
     html, markdown = finished.folder / "report.html", finished.folder / "report.md"
     write_text(html, files.html)

@@ -21,9 +21,11 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.site import SiteProfile
+from infrarsi_hpc.edges import archive
 from infrarsi_hpc.edges import store as stores
 from infrarsi_hpc.edges.host import device_key
 from infrarsi_hpc.edges.ledger import Ledger
+from infrarsi_hpc.edges.local import THIS_MACHINE
 from infrarsi_hpc.edges.numeric import use_one_thread
 from infrarsi_hpc.edges.project import KEPT_NAMES, Project, conflicts, patch_library
 from infrarsi_hpc.edges.shipped import shipped
@@ -33,9 +35,11 @@ from infrarsi_hpc.search.finalists import finalists
 from infrarsi_hpc.search.propose import Problem, propose
 from infrarsi_hpc.search.space import Space
 from infrarsi_hpc.stages.allowance import Allowance
-from infrarsi_hpc.stages.campaign import Campaign, Observer
+from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
+from infrarsi_hpc.stages.dispatchers import dispatcher_for
 from infrarsi_hpc.stages.doctor import examine
-from infrarsi_hpc.stages.interrupts import interruptible
+from infrarsi_hpc.stages.interrupts import HandOver, interruptible
+from infrarsi_hpc.stages.nodes import excluded_nodes
 from infrarsi_hpc.stages.problem import problem_of
 from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_block, result_of, was_looked_at
 
@@ -49,7 +53,6 @@ MAX_TRIED_FINALISTS = 6
 #: run to run, and what runs out of memory one time in four is no speedup.
 ROOMY_SHARE = 0.92
 CAMPAIGN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-THIS_MACHINE = SiteProfile(schema_version=1, name="local")
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,23 @@ class RunOptions:
     fixed: Configuration = field(default_factory=dict)
     use_experience: bool = True
     site: SiteProfile = THIS_MACHINE
+    #: Unix time before which nothing is started.
+    start_at: float | None = None
+    is_one_tick: bool = False
 
 
-def ensure_doctor(project: Project, observer: Observer) -> DoctorReport:
-    """The doctor's report; made now if there is none for this contract."""
+def ensure_doctor(project: Project, observer: Observer, site: SiteProfile = THIS_MACHINE) -> DoctorReport:
+    """The doctor's report; made now, on a node of the site's, if there is none for this contract."""
     report = project.doctor()
+    if site.scheduler.kind == "slurm":
+        from infrarsi_hpc.stages.on_node import run_on_node
+
+        if report is None:
+            observer.said("no doctor's report for this contract yet: examining the baseline on a node first")
+            run_on_node(project, site, ["doctor", "--contract", project.contract_file], said=observer.said)
+            report = project.doctor()
+        assert report is not None
+        return report
     if report is not None and report.device_key != str(device_key(project.contract.workload.device)):
         observer.said(f"the doctor's report is of another device ({report.device_key})")
         report = None
@@ -93,10 +108,11 @@ def open_campaign(project: Project, options: RunOptions, observer: Observer) -> 
         Another head runs it.
     """
     name = campaign_name(project, options.campaign)
-    doctor = ensure_doctor(project, observer)
+    doctor = ensure_doctor(project, observer, options.site)
     with Ledger(project.campaign_folder(name) / "ledger.jsonl") as ledger:
         if ledger.kept_aside is not None:
             observer.said(f"the ledger's last line was half-written; it is kept in {ledger.kept_aside.name}")
+        archive.unpack(project.campaign_folder(name), on_file=ledger.keep_alive)
         patches = patch_library(project)
         state = ledger.state
         if state.opened is None:
@@ -118,7 +134,15 @@ def open_campaign(project: Project, options: RunOptions, observer: Observer) -> 
             doctor = DoctorReport.model_validate(state.opened["doctor"])
             patches = {p.sha256: p for p in map(Patch.model_validate, state.opened["patches"])}
         store = stores.default_store(os.environ, Path.home()) if options.use_experience else None
-        yield Campaign(name, project, doctor, ledger, patches, store, options.site, observer)
+        folder = project.campaign_folder(name)
+
+        def excluded() -> tuple[str, ...]:
+            partition = options.site.chosen_partition()
+            shares_host = partition is not None and partition.shares_host
+            return excluded_nodes(state, folder, noise_cv=doctor.between_run_cv, shares_host=shares_host)
+
+        dispatcher = dispatcher_for(options.site, folder, state.uid, said=observer.said, exclude=excluded)
+        yield Campaign(name, project, doctor, ledger, patches, store, dispatcher, observer)
 
 
 def campaign_name(project: Project, name: str | None) -> str:
@@ -179,23 +203,63 @@ def allowance_of(campaign: Campaign, options: RunOptions, now: float) -> Allowan
 def run(project: Project, options: RunOptions, observer: Observer) -> CampaignState:
     """Run a campaign to its end, or go on with it.
 
+    A tick (`is_one_tick`) takes in what has ended, starts what is due, and returns with the campaign open.
+
     Raises
     ------
     Interrupted
-        Ctrl-C or SIGTERM; the same command goes on.
+        Ctrl-C, SIGTERM or `infrarsi cancel`; the same command goes on.
     """
     use_one_thread()
-    with interruptible(), open_campaign(project, options, observer) as campaign:
-        try:
-            _run(campaign, options)
-        except KeyboardInterrupt as error:
-            campaign.cancel_running()
-            raise Interrupted(
-                f"campaign {campaign.name} was stopped; nothing that finished is lost",
-                why="Ctrl-C or SIGTERM",
-                fix="the same command goes on where it stopped",
-            ) from error
-        return campaign.state
+    with interruptible():
+        if not _may_start(options, observer):
+            return CampaignState()
+        with open_campaign(project, options, observer) as campaign:
+            stop_file(campaign.folder).unlink(missing_ok=True)
+            try:
+                _run(campaign, options)
+            except Waiting as waiting:
+                observer.said(f"campaign {campaign.name}: {waiting}; call again to go on")
+            except Spent as spent:
+                campaign.cancel_running()
+                observer.said(f"stopped: {spent}; the same command with a larger limit goes on")
+            except HandOver as error:
+                raise Interrupted(
+                    f"the head of campaign {campaign.name} hands over; its trials go on",
+                    why="SIGUSR1: its own time is nearly up",
+                    fix="the same command goes on where it stopped",
+                ) from error
+            except (KeyboardInterrupt, StopAsked) as error:
+                campaign.cancel_running()
+                raise Interrupted(
+                    f"campaign {campaign.name} was stopped; nothing that finished is lost",
+                    why="`infrarsi cancel`" if isinstance(error, StopAsked) else "Ctrl-C or SIGTERM",
+                    fix="the same command goes on where it stopped",
+                ) from error
+            return campaign.state
+
+
+class Spent(Exception):
+    """A limit is reached while trials run."""
+
+
+class StopAsked(Exception):
+    """Somebody left a stop file."""
+
+
+def stop_file(campaign: Path) -> Path:
+    """A file that asks the head of a campaign to stop, wherever it runs."""
+    return campaign / "stop"
+
+
+def _may_start(options: RunOptions, observer: Observer) -> bool:
+    """Wait for the time to start; a tick does not wait."""
+    if options.start_at is None or options.start_at <= time.time():
+        return True
+    observer.said("waiting until " + time.strftime("%Y-%m-%d %H:%M", time.localtime(options.start_at)))
+    while not options.is_one_tick and (left := options.start_at - time.time()) > 0:
+        time.sleep(min(left, 60.0))
+    return not options.is_one_tick
 
 
 def _run(campaign: Campaign, options: RunOptions) -> None:
@@ -204,6 +268,14 @@ def _run(campaign: Campaign, options: RunOptions) -> None:
         campaign.observer.said(f"campaign {campaign.name} is closed: {state.closed['reason']}")
         return
     allowance = allowance_of(campaign, options, time.time())
+
+    def check(running_seconds: float) -> None:
+        if stop_file(campaign.folder).exists():
+            raise StopAsked
+        if why := allowance.spent(state, running_seconds, time.time()):
+            raise Spent(why)
+
+    campaign.check, campaign.is_one_tick = check, options.is_one_tick
     campaign.finish_open_rounds()
     if not finalists_of(state):
         reason = _search(campaign, options, allowance)
@@ -229,7 +301,7 @@ def _search(campaign: Campaign, options: RunOptions, allowance: Allowance) -> st
     experience = _experience(campaign) if options.use_experience else ()
     problem = _problem(campaign, experience)
     while True:
-        num, why = allowance.num_trials(state, options.batch, time.time())
+        num, why = allowance.num_trials(state, campaign.dispatcher.round_size(options.batch), time.time())
         if num == 0:
             return why
         number = max(state.rounds, default=0) + 1

@@ -1,11 +1,17 @@
-"""Where a campaign stands, from its ledger alone."""
+"""Where a campaign stands: from its ledger alone, and with what goes on around it now."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from infrarsi_hpc.domain.campaign import CampaignState
+from infrarsi_hpc.domain.site import SiteProfile
+from infrarsi_hpc.errors import InputRefused
+from infrarsi_hpc.stages.activity import Activity
+from infrarsi_hpc.stages.nodes import excluded_nodes
 
 
 def status_of(state: CampaignState) -> dict[str, Any]:
@@ -38,6 +44,78 @@ def status_of(state: CampaignState) -> dict[str, Any]:
         "promoted": winner.model_dump(mode="json") if winner else None,
         "finalists": [p.model_dump(mode="json") for p in state.promotions],
     }
+
+
+def activity_status(
+    state: CampaignState, activity: Activity, excluded: Sequence[str] | None, now: float
+) -> dict[str, Any]:
+    """What goes on now, as JSON-able data beside `status_of`; `excluded` are nodes kept away from, none if unknown."""
+    head = activity.head
+    running = activity.running_device_seconds / 3600
+    return {
+        "head": {"host": head.host, "pid": head.pid} if head is not None else None,
+        "open_jobs": [
+            {
+                "round": job.round,
+                "kind": job.kind,
+                "id": job.id or None,
+                "cluster": job.cluster or None,
+                "num_tasks": len(job.trials),
+                "num_running": sum(task.round == job.round for task in activity.running),
+                "num_waiting": sum(task.round == job.round for task in activity.waiting),
+            }
+            for job in activity.jobs
+        ],
+        "running": [
+            {"trial": task.trial, "node": task.node, "seconds": round(task.seconds, 1), "is_silent": task.is_silent}
+            for task in activity.running
+        ],
+        "excluded_nodes": list(excluded) if excluded is not None else None,
+        "device_hours_running": running,
+        "device_hours_with_running": state.device_seconds() / 3600 + running,
+        "last_event_at": state.last_time or None,
+        "last_event_age_seconds": max(0.0, now - state.last_time) if state.last_time else None,
+    }
+
+
+def activity_text(data: dict[str, Any]) -> str:
+    """The same for people."""
+    head, age = data["head"], data["last_event_age_seconds"]
+    lines = [
+        (f"head: process {head['pid']} on {head['host']}" if head else "no head runs it")
+        + (f"; last event {_ago(age)} ago" if age is not None else "")
+    ]
+    for job in data["open_jobs"]:
+        where = f" on cluster {job['cluster']}" if job["cluster"] else ""
+        name = f"{job['kind']} job {job['id']}" if job["id"] else f"{job['kind']} submission"
+        lines.append(
+            f"round {job['round']}: {name}{where}, {job['num_tasks']} tasks open "
+            f"({job['num_running']} running, {job['num_waiting']} waiting)"
+        )
+    if data["device_hours_running"]:
+        lines.append(f"running trials have cost {data['device_hours_running']:.3f} device-hours so far")
+    if data["excluded_nodes"]:
+        lines.append("excluded nodes: " + ", ".join(data["excluded_nodes"]))
+    return "\n".join(lines)
+
+
+def nodes_left_out(state: CampaignState, folder: Path, site: SiteProfile | None) -> tuple[str, ...] | None:
+    """Nodes that the next job leaves out; none where the site is not known, or `nodes.json` cannot be used."""
+    partition = site.chosen_partition() if site is not None else None
+    if partition is None or state.opened is None:
+        return None
+    try:
+        noise_cv = float(state.opened["doctor"]["between_run_cv"])
+        return excluded_nodes(state, folder, noise_cv=noise_cv, shares_host=partition.shares_host)
+    except (InputRefused, KeyError, TypeError, ValueError):
+        return None  # `infrarsi nodes` says what is wrong
+
+
+def _ago(seconds: float) -> str:
+    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} seconds"
 
 
 def status_text(summary: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.trial import Run, TrialLimits, TrialResult, TrialSpec
-from infrarsi_hpc.verify.log_evidence import Finding, Weight, final_error, find, usage_error
+from infrarsi_hpc.verify.log_evidence import Finding, LogEvidence, Weight, read_log
 from infrarsi_hpc.verify.readings import is_complete
 
 #: What a program raises when it does not accept its settings, as long as no forward pass has begun.
@@ -23,6 +23,8 @@ _REFUSALS = re.compile(
     r"(?:\w+\.)*(?:ValueError|AssertionError|NotImplementedError|SyntaxError|IndentationError|"
     r"ImportError|ModuleNotFoundError|SystemExit)\b"
 )
+#: Of these a log alone says that the program has not begun: it could not even be loaded.
+_UNLOADED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
 _NO_LIMITS = TrialLimits(wall_seconds=math.inf, idle_seconds=math.inf)
 
 
@@ -39,25 +41,36 @@ def classify(result: TrialResult, spec: TrialSpec) -> Ending:
     if len(result.runs) < len(spec.lengths):
         text = f"the agent made {len(result.runs)} of {len(spec.lengths)} runs and says nothing about the rest"
         return Ending(outcome=Outcome.INFRA, evidence=text)
-    retries = [f.evidence for run in result.runs for f in find(run.log_tail) if f.outcome is Outcome.DEVICE_OOM]
+    logs = [read_log(run.log_tail) for run in result.runs]
+    retries = [f.evidence for log in logs for f in (*log.findings, *log.handled) if f.outcome is Outcome.DEVICE_OOM]
     return Ending(outcome=Outcome.OK, evidence=f"recovered from: {retries[0]}" if retries else "")
 
 
 def classify_log(text: str, limits: TrialLimits | None = None, peaks_gib: Sequence[float | None] = ()) -> Ending:
     """What a log alone says, without exit codes or marks; `unknown` where it says nothing.
 
-    `limits` tells whose limit a failed allocation met, `peaks_gib` what each rank was last known to use.
+    `limits` tells whose limit a failed allocation met, `peaks_gib` what each rank was last known to use; without them
+    the peak that the program itself has logged stands in.
     """
-    findings = find(text)
-    if findings and findings[0].weight is not Weight.CONSEQUENCE:
-        return _of_finding(findings[0], limits or _NO_LIMITS, peaks_gib)
-    if (refusal := usage_error(text)) is not None:
-        return Ending(outcome=Outcome.INVALID, detail="launch", evidence=refusal)
-    if (error := final_error(text)) is not None:
-        return Ending(outcome=Outcome.CRASHED, evidence=error)
-    if findings:
-        return _of_finding(findings[0], limits or _NO_LIMITS, peaks_gib)
-    return Ending(outcome=Outcome.UNKNOWN, evidence="the log says nothing about how the program ended")
+    log = read_log(text)
+    first = log.findings[0] if log.findings else None
+    ending = Ending(outcome=Outcome.UNKNOWN, evidence="the log says nothing about how the program ended")
+    if first is not None and first.weight < Weight.CONSEQUENCE:
+        ending = _of_finding(first, limits or _NO_LIMITS, peaks_gib, first.rank, log)
+    elif log.usage is not None:
+        ending = Ending(outcome=Outcome.INVALID, detail="launch", evidence=log.usage)
+    elif (error := log.final_error()) is not None:
+        rank, evidence = error
+        # a missing module or library is no fact about the node: the next attempt would find it missing too
+        if _UNLOADED.match(evidence):
+            ending = Ending(outcome=Outcome.INVALID, detail="launch", rank=rank, evidence=evidence)
+        else:
+            ending = Ending(outcome=Outcome.CRASHED, rank=rank, evidence=evidence)
+    elif first is not None:
+        ending = Ending(outcome=first.outcome, detail=first.detail, rank=first.rank, evidence=first.evidence)
+    if ending.rank is None and ending.outcome in (Outcome.DEVICE_OOM, Outcome.CRASHED, Outcome.DIVERGED):
+        ending = ending.model_copy(update={"rank": log.root_rank})
+    return ending
 
 
 # ---- before any run
@@ -89,18 +102,22 @@ def _of_run(run: Run, spec: TrialSpec) -> Ending:
     diverged = _diverged(run)
     if is_complete(run):
         return diverged or Ending(outcome=Outcome.OK)
-    findings = find(run.log_tail)
-    causes = [f for f in findings if f.weight is Weight.CAUSE]
+    log = read_log(run.log_tail)
+    causes = [f for f in log.findings if f.weight is Weight.CAUSE]
     has_failed = any(code != 0 for code in run.exit_codes)
     if causes and (has_failed or run.stopped is not None):
-        return _of_finding(causes[0], spec.limits, run.peak_gib, run)
+        rank = causes[0].rank
+        if rank is None:
+            failed = [index for index, code in enumerate(run.exit_codes) if code != 0]
+            rank = failed[0] if len(failed) == 1 else None
+        return _of_finding(causes[0], spec.limits, run.peak_gib, rank, log, run).model_copy(update={"rank": rank})
     if diverged is not None:
         return diverged
     if run.stopped in ("wall", "idle"):
         return _of_stop(run, spec)
     if not has_failed:
         return _of_quiet_end(run)
-    return _of_failure(run, findings)
+    return _of_failure(run, log)
 
 
 def _diverged(run: Run) -> Ending | None:
@@ -140,16 +157,18 @@ def _of_quiet_end(run: Run) -> Ending:
     )
 
 
-def _of_failure(run: Run, findings: Sequence[Finding]) -> Ending:
+def _of_failure(run: Run, log: LogEvidence) -> Ending:
     """A rank failed and no text names a cause with a meaning of its own."""
+    findings = log.findings
     rank = _root_rank(run, findings)
     code = run.exit_codes[rank]
-    if 2 in run.exit_codes and (refusal := usage_error(run.log_tail)) is not None:
-        return Ending(outcome=Outcome.INVALID, detail="launch", rank=run.exit_codes.index(2), evidence=refusal)
-    error = final_error(run.log_tail, rank) or final_error(run.log_tail)
+    if 2 in run.exit_codes and log.usage is not None:
+        return Ending(outcome=Outcome.INVALID, detail="launch", rank=run.exit_codes.index(2), evidence=log.usage)
+    last = log.final_error(rank) or log.final_error()
+    error = last[1] if last else None
     if error is not None and run.setup_seconds is None and _REFUSALS.match(error):
         return Ending(outcome=Outcome.INVALID, detail="launch", rank=rank, evidence=error)
-    if findings and (error is None or findings[0].weight is not Weight.CONSEQUENCE):
+    if findings and (error is None or findings[0].weight < Weight.CONSEQUENCE):
         first = findings[0]
         rank = first.rank if first.rank is not None else rank
         return Ending(outcome=first.outcome, detail=first.detail, rank=rank, evidence=first.evidence)
@@ -171,7 +190,7 @@ def _root_rank(run: Run, findings: Sequence[Finding]) -> int:
     Not one that only lost its connection to another, nor one that was ended because another had failed.
     """
     failed = [rank for rank, code in enumerate(run.exit_codes) if code != 0]
-    victims = {f.rank for f in findings if f.weight is Weight.CONSEQUENCE}
+    victims = {f.rank for f in findings if f.weight >= Weight.CONSEQUENCE}
     ended = {rank for rank in failed if run.exit_codes[rank] in (-signal.SIGTERM, -signal.SIGKILL, None)}
     own = [rank for rank in failed if rank not in victims and rank not in ended]
     if not own and run.stopped == "rank_died":
@@ -183,18 +202,22 @@ def _root_rank(run: Run, findings: Sequence[Finding]) -> int:
 
 
 def _of_finding(
-    finding: Finding, limits: TrialLimits, peaks_gib: Sequence[float | None], run: Run | None = None
+    finding: Finding,
+    limits: TrialLimits,
+    peaks_gib: Sequence[float | None],
+    rank: int | None,
+    log: LogEvidence,
+    run: Run | None = None,
 ) -> Ending:
-    rank = finding.rank
-    if rank is None and run is not None:
-        failed = [index for index, code in enumerate(run.exit_codes) if code != 0]
-        rank = failed[0] if len(failed) == 1 else None
+    """The ending that a finding stands for. `rank`: whose peak counts, if it is known."""
+    outcome, detail, bound = finding.outcome, finding.detail, None
     is_own_limit = limits.memory_set_by == "harness" and limits.memory_gib is not None
     if finding.is_process_memory and is_own_limit and (run is None or run.setup_seconds is not None):
+        outcome, detail = Outcome.DEVICE_OOM, "limit"
         bound = _limit_bound(finding, limits, peaks_gib, rank, run)
-        return Ending(outcome=Outcome.DEVICE_OOM, detail="limit", bound_gib=bound, rank=rank, evidence=finding.evidence)
-    bound = _device_bound(finding, limits, peaks_gib, rank) if finding.outcome is Outcome.DEVICE_OOM else None
-    return Ending(outcome=finding.outcome, detail=finding.detail, bound_gib=bound, rank=rank, evidence=finding.evidence)
+    elif outcome is Outcome.DEVICE_OOM:
+        bound = _device_bound(finding, log, peaks_gib, rank)
+    return Ending(outcome=outcome, detail=detail, bound_gib=bound, rank=finding.rank, evidence=finding.evidence)
 
 
 def _limit_bound(
@@ -213,16 +236,27 @@ def _limit_bound(
 
 
 def _device_bound(
-    finding: Finding, limits: TrialLimits, peaks_gib: Sequence[float | None], rank: int | None
+    finding: Finding, log: LogEvidence, peaks_gib: Sequence[float | None], rank: int | None
 ) -> float | None:
-    """Allocated plus requested, or the cap; where the text has no numbers, the peak seen; none if nothing is known."""
-    bounds = [finding.cap_gib]
-    if finding.allocated_gib is not None and finding.requested_gib is not None:
-        bounds.append(finding.allocated_gib + finding.requested_gib)
-    if limits.memory_set_by == "harness" and finding.detail == "fraction_cap":
-        bounds.append(limits.memory_gib)
-    known = [bound for bound in bounds if bound is not None]
-    return max(known) if known else _peak(peaks_gib, rank)
+    """The cap, or allocated plus requested; where the text has no numbers, the peak seen; none if nothing is known.
+
+    Memory that is reserved and not allocated is no need. Where several ranks ran out, the greatest need counts.
+    """
+    if finding.cap_gib is not None:
+        return finding.cap_gib
+    needs = [
+        f.allocated_gib + f.requested_gib
+        for f in log.findings
+        if f.outcome is Outcome.DEVICE_OOM
+        and f.cap_gib is None
+        and f.allocated_gib is not None
+        and f.requested_gib is not None
+    ]
+    if needs:
+        return max(needs)
+    peak = _peak(peaks_gib, rank)
+    known = (finding.requested_gib, log.own_peak_gib(rank) if peak is None else peak)
+    return max((gib for gib in known if gib is not None), default=None)
 
 
 def _peak(peaks_gib: Sequence[float | None], rank: int | None) -> float | None:

@@ -1,37 +1,47 @@
-"""What a log says about how a program ended: one table of texts, each with what it means.
+"""What a log says about how a program ended.
 
-The dialects are those of torch 1.x to 2.x on CUDA and ROCm, its CPU allocator, NCCL, gloo, Slurm and the kernel's
-out-of-memory killer. Numbers are read where the text has them.
+The dialects are those of torch 1.x to 2.x, its allocators and compilers, other frameworks where they name memory, NCCL
+and gloo, Slurm, the kernel's out-of-memory killer, and NVIDIA's driver (`verify.log_table`, `verify.log_memory`).
 
-Covers: several ranks in one log (the cause comes before its consequences), colour codes, carriage returns, rank labels.
+Covers: several ranks in one log (the cause comes before its consequences, by time where lines have one), colour codes,
+carriage returns, labels, wrapped messages, errors that the program says it handled, and errors quoted in its data.
 Does not cover: a program that prints such a text itself; exit codes and marks decide first, in `verify.ending`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import IntEnum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from infrarsi_hpc.domain.outcome import Outcome
+from infrarsi_hpc.verify.log_lines import Line, lines_of, raw_lines, read_line
+from infrarsi_hpc.verify.log_memory import Allocation, read_allocation, read_peak, to_gib
+from infrarsi_hpc.verify.log_table import HANDLED, QUOTED, ROWS, SOURCE, Row, Weight, may_speak
+
+__all__ = ["Finding", "LogEvidence", "Weight", "find", "lines_of", "read_log"]
 
 MAX_EVIDENCE = 400
+#: A log that says the same a million times says it often enough.
+MAX_FINDINGS = 2000
+#: A message may be wrapped to the width of a terminal.
+WRAPPED_LINES = 12
 
-_GIB = {"bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0, "TiB": 2.0**10}
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK = re.compile(r"\s*(?:\[(?:rank|default)?(\d+)\]:?|(\d+):)\s")
-_TASK = re.compile(r"\btask (\d+):")
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
-_FINAL_ERROR = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Unsupported|Failed)\b.*")
-
-
-class Weight(IntEnum):
-    """How much a text explains: what ended the program, what it ran into on the way, what followed from that."""
-
-    CAUSE = 0
-    FAULT = 1
-    CONSEQUENCE = 2
+_HEADLINE = re.compile(r"\b(?:CUDA|HIP|[A-Z]{3}|MPS backend) out of memory\b")
+_TASK = re.compile(r"\btasks? (\d{1,6})[\d,-]*:")
+_ROOT_RANK = re.compile(r"rank\s+: (\d{1,6}) \(local_rank")
+_FINAL_ERROR = re.compile(
+    r"(?:(?:ERROR|CRITICAL|FATAL)\b[\s:|\]-]{0,8})?"
+    r"((?:[\w.]+\.)?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Unsupported|Failed)\b|Exception(?=:)).*)"
+)
+_CPU_REQUEST = re.compile(
+    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate (\d{1,19}) bytes"
+)
+_ARRAY = re.compile(r"MemoryError: Unable to allocate (\d{1,9}(?:\.\d{0,6})?) (bytes|KiB|MiB|GiB|TiB)")
+_USAGE = re.compile(r"[\w./-]{1,200}(?: [\w.-]{1,80}){0,3}: error: .")
+_MEMORY = (Outcome.DEVICE_OOM, Outcome.HOST_OOM)
 
 
 @dataclass(frozen=True)
@@ -49,183 +59,221 @@ class Finding:
     cap_gib: float | None = None
     #: The process's own memory ran out: whose fault that is depends on who set the limit.
     is_process_memory: bool = False
+    #: `(kind, key)`, where the line has a time.
+    time: tuple[str, str] | None = None
 
 
-def _row(
-    text: str, outcome: Outcome, detail: str | None = None, weight: Weight = Weight.CAUSE
-) -> tuple[re.Pattern[str], Outcome, str | None, Weight]:
-    return re.compile(text), outcome, detail, weight
+@dataclass
+class LogEvidence:
+    """All that one pass over a log brings."""
+
+    #: The best explanation first: causes, faults, consequences, echoes; within each the earliest.
+    findings: list[Finding] = field(default_factory=list)
+    #: Memory that ran out and of which the program says that it went on.
+    handled: list[Finding] = field(default_factory=list)
+    #: By rank, the last line that names an error and no more, with its place in the log.
+    errors: dict[int | None, tuple[int, str]] = field(default_factory=dict)
+    #: The line with which an argument parser refused the command line.
+    usage: str | None = None
+    #: The rank that torchrun names as the first to fail.
+    root_rank: int | None = None
+    #: Peak memory in GiB by rank, as the program logged it.
+    peaks_gib: dict[int | None, float] = field(default_factory=dict)
+
+    def final_error(self, rank: int | None = None) -> tuple[int | None, str] | None:
+        """The rank and text of the last line that names an error: what a traceback ends with.
+
+        With a rank, that of this rank or of none.
+        """
+        own = [(place, of, text) for of, (place, text) in self.errors.items() if rank is None or of in (None, rank)]
+        return max(own)[1:] if own else None
+
+    def own_peak_gib(self, rank: int | None) -> float | None:
+        """The peak that a rank has logged, or the highest of any where that rank has logged none."""
+        return self.peaks_gib.get(rank) or max(self.peaks_gib.values(), default=None)
 
 
-_TABLE = (
-    _row(r"Detected \d+ oom[-_]kill event", Outcome.HOST_OOM, "cgroup"),
-    _row(r"srun: error: .*Out Of Memory", Outcome.HOST_OOM, "cgroup"),
-    _row(r"Memory cgroup out of memory|oom-kill:constraint=", Outcome.HOST_OOM, "cgroup"),
-    _row(r"insufficient shared memory|out of shared memory|shared memory limit", Outcome.HOST_OOM, "shm"),
-    _row(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", Outcome.DEVICE_OOM, "lib_alloc"),
-    _row(r"NCCL WARN.*(?:out of memory|Failed to CUDA (?:calloc|malloc|host))", Outcome.DEVICE_OOM, "nccl"),
-    _row(r"\AFailed to CUDA (?:calloc|malloc)", Outcome.DEVICE_OOM, "nccl"),
-    _row(
-        r"(?:CUDA|HIP) error: out of memory|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
-        Outcome.DEVICE_OOM,
-        "no_number",
-    ),
-    _row(r"out of resource: |too many resources requested for launch", Outcome.INVALID, "kernel_resources"),
-    _row(r"DUE TO TIME LIMIT", Outcome.TIMEOUT, "limit"),
-    _row(r"DUE TO PREEMPTION|DUE TO NODE FAILURE|DUE to SIGNAL Terminated due to preemption", Outcome.INFRA),
-    _row(r"CANCELLED AT \S+ \*\*\*", Outcome.CANCELLED),
-    _row(r"No space left on device|Disk quota exceeded|Stale file handle|Remote I/O error", Outcome.INFRA),
-    _row(r"uncorrectable ECC|has fallen off the bus|GPU is lost|NVRM: Xid", Outcome.INFRA),
-    _row(r"all CUDA-capable devices are busy|no CUDA-capable device is detected", Outcome.INFRA),
-    _row(r"Driver/library version mismatch|Failed to initialize NVML", Outcome.INFRA),
-    _row(r"Address already in use|EADDRINUSE", Outcome.INFRA),
-    _row(r"No route to host|ibv_\w+ failed|NET/IB : .*(?:error|Error)", Outcome.INFRA),
-    _row(
-        r"torch\._(?:dynamo|inductor)\.exc\.|BackendCompilerFailed|InductorError|CppCompileError",
-        Outcome.INVALID,
-        "compile",
-    ),
-    _row(r"No working C\+\+ compiler|triton\.compiler\.errors", Outcome.INVALID, "compile"),
-    _row(r"illegal memory access|device-side assert|misaligned address", Outcome.CRASHED, None, Weight.FAULT),
-    _row(r"(?i)\bloss\b[ a-z:=]{0,12}\b(?:nan|inf)\b", Outcome.DIVERGED, None, Weight.FAULT),
-    _row(r"Watchdog caught collective operation timeout", Outcome.TIMEOUT, "hang", Weight.CONSEQUENCE),
-    _row(r"Timed out waiting \d+ ?ms for|DistStoreError: Timed out", Outcome.TIMEOUT, "hang", Weight.CONSEQUENCE),
-    _row(r"(?i)connection (?:closed|reset|refused|was closed)|Broken pipe", Outcome.CRASHED, None, Weight.CONSEQUENCE),
-    _row(r"DistBackendError|DistNetworkError|ChildFailedError", Outcome.CRASHED, None, Weight.CONSEQUENCE),
-)
+def read_log(text: str) -> LogEvidence:
+    """Read a log of any length, in one pass; time grows with its length alone.
 
-_ALLOCATOR = re.compile(rf"\b(CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
-_CPU_REQUEST = re.compile(
-    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate (\d+) bytes"
-)
-_ARRAY = re.compile(rf"MemoryError: Unable to allocate {_SIZE}")
-_PROCESS_MEMORY = re.compile(
-    r"(?<![\w.])MemoryError\b|std::bad_alloc|Cannot allocate memory|Error code 12\b|"
-    # a thread's stack counts as data memory too (seen with RLIMIT_DATA: libgomp and autograd start theirs lazily)
-    r"can't start new thread|Thread creation failed|pthread_create failed"
-)
-_USAGE = re.compile(r"[\w./-]+(?: [\w.-]+){0,3}: error: .")
+    Lines that only say that another rank is gone count as consequences, not as errors.
+    """
+    evidence = LogEvidence()
+    found: dict[Weight, list[Finding]] = {weight: [] for weight in Weight}
+    has_usage = is_root = False
+    raws = raw_lines(text)
+    for number, raw in enumerate(raws):
+        if not may_speak(raw.lower()):
+            continue
+        for line in read_line(raw):
+            has_usage = has_usage or line.text.startswith("usage:")
+            is_root = is_root or line.text.startswith("Root Cause")
+            if is_root and (root := _ROOT_RANK.match(line.text)) is not None:
+                evidence.root_rank, is_root = int(root[1]), False
+            if (peak := read_peak(line.text)) is not None:
+                evidence.peaks_gib[line.rank] = max(peak, evidence.peaks_gib.get(line.rank, 0.0))
+            finding, is_handled = _finding(line, raws[number + 1 : number + 1 + WRAPPED_LINES])
+            if finding is not None:
+                kept = evidence.handled if is_handled else found[finding.weight]
+                if len(kept) < MAX_FINDINGS:
+                    kept.append(finding)
+            is_own = finding is None or (not is_handled and finding.weight < Weight.CONSEQUENCE)
+            if is_own and (error := _FINAL_ERROR.match(line.text)) is not None:
+                evidence.errors[line.rank] = number, error[1][:MAX_EVIDENCE]
+            if has_usage and evidence.usage is None and _USAGE.match(line.text):
+                evidence.usage = line.text[:MAX_EVIDENCE]
+    evidence.findings = _ordered(found)
+    return evidence
 
 
 def find(text: str) -> list[Finding]:
-    """Everything in a log that explains an ending, the best explanation first.
-
-    Causes come before faults and those before consequences; within each, the first in the log comes first.
-    """
-    found = list(_scan(text))
-    # the bare headline of an error that another line explains with numbers is the same event
-    if any(f.weight is Weight.CAUSE for f in found):
-        found = [f for f in found if f.detail != "no_number" or not _has_numbers(found)]
-    return sorted(found, key=lambda f: f.weight)
+    """Everything in a log that explains an ending, the best explanation first."""
+    return read_log(text).findings
 
 
-def final_error(text: str, rank: int | None = None) -> str | None:
-    """The last line that names an error (of one rank, if given): what a traceback ends with.
-
-    Lines that only say that another rank is gone do not count.
-    """
-    consequences = {f.evidence for f in _scan(text) if f.weight is Weight.CONSEQUENCE}
-    last = None
-    for line_rank, line in lines_of(text):
-        shown = line[:MAX_EVIDENCE]
-        if (rank is None or line_rank in (None, rank)) and _FINAL_ERROR.match(line) and shown not in consequences:
-            last = shown
-    return last
+# ---- one line
 
 
-def usage_error(text: str) -> str | None:
-    """The line with which an argument parser refused the command line, if one did."""
-    has_usage = False
-    for _, line in lines_of(text):
-        has_usage = has_usage or line.startswith("usage:")
-        if has_usage and _USAGE.match(line):
-            return line[:MAX_EVIDENCE]
+def _finding(line: Line, following: Sequence[str]) -> tuple[Finding | None, bool]:
+    """What a line means, if anything, and whether the program says that it went on."""
+    text = line.text
+    if SOURCE.match(text) is not None:
+        return None, False
+    finding: Finding | None = None
+    if (headline := _HEADLINE.search(text)) is not None and (allocation := _allocation(line, following)) is not None:
+        start, finding = headline.start(), _of_allocation(allocation, line, headline.start())
+    elif (request := _CPU_REQUEST.search(text)) is not None:
+        start, finding = request.start(), _process_memory(line, request, int(request[1]) / 2**30)
+    elif (array := _ARRAY.search(text)) is not None:
+        start, finding = array.start(), _process_memory(line, array, to_gib(array[1], array[2]))
+    elif (spoken := _row_of(text)) is not None:
+        start, finding = spoken[1].start(), _of_row(*spoken, line)
+    if finding is None or ((quote := QUOTED.search(text)) is not None and quote.start() <= start):
+        return None, False
+    # an iteration's line counts skipped steps, whatever its loss
+    return finding, finding.outcome is not Outcome.DIVERGED and HANDLED.search(text) is not None
+
+
+@lru_cache(maxsize=4096)  # logs repeat themselves
+def _row_of(text: str) -> tuple[Row, re.Match[str]] | None:
+    for row in ROWS:
+        if (match := row.pattern.search(text)) is not None:
+            return row, match
     return None
 
 
-def lines_of(text: str) -> Iterator[tuple[int | None, str]]:
-    """A log's lines with the rank that their label names; labels and colours are taken off."""
-    for raw in re.split(r"[\r\n]+", text):
-        line = _COLOUR.sub("", raw)
-        rank = None
-        # torchrun's label may stand behind the launcher's own
-        while (label := _RANK.match(line)) is not None:
-            rank = int(label[1] or label[2])
-            line = line[label.end() :]
-        if line.strip():
-            yield rank, line.strip()
-
-
-def _scan(text: str) -> Iterator[Finding]:
-    for rank, line in lines_of(text):
-        if (match := _ALLOCATOR.search(line)) is not None:
-            yield _allocator(line, match, rank)
-        elif (match := _CPU_REQUEST.search(line)) is not None:
-            yield _process_memory(line, rank, int(match[1]) / 2**30)
-        elif (match := _ARRAY.search(line)) is not None:
-            yield _process_memory(line, rank, _gib(match[1], match[2]))
-        elif _PROCESS_MEMORY.search(line) is not None:
-            yield _process_memory(line, rank, None)
-        else:
-            for pattern, outcome, detail, weight in _TABLE:
-                if pattern.search(line) is not None:
-                    task = _TASK.search(line)
-                    yield Finding(outcome, detail, weight, line[:MAX_EVIDENCE], int(task[1]) if task else rank)
-                    break
-
-
-def _process_memory(line: str, rank: int | None, requested_gib: float | None) -> Finding:
-    is_thread = "hread" in line
+def _of_row(row: Row, match: re.Match[str], line: Line) -> Finding:
+    task = _TASK.search(line.text)
+    number = next((group for group in match.groups() if group), None) if row.has_request else None
     return Finding(
-        Outcome.CRASHED if is_thread else Outcome.HOST_OOM,
-        None if is_thread else "allocator",
-        Weight.CAUSE,
-        line[:MAX_EVIDENCE],
-        rank,
-        requested_gib=requested_gib,
-        is_process_memory=True,
+        row.outcome,
+        row.detail,
+        row.weight,
+        _shown(line.text, match.start()),
+        int(task[1]) if task else line.rank,
+        requested_gib=int(number.replace(",", "") or 0) / 2**30 if number else None,
+        is_process_memory=row.is_process_memory,
+        time=line.time,
     )
 
 
-def _allocator(line: str, match: re.Match[str], rank: int | None) -> Finding:
-    """torch's own allocator: old and new wording, and numbers that contradict each other."""
-    requested = _gib(match[2], match[3])
-    total = _number(line, rf"total capacity of {_SIZE}", rf"{_SIZE} total capacity")
-    free = _number(line, rf"of which {_SIZE} is free", rf"{_SIZE} free")
-    allocated = _number(line, rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated")
-    cap = _number(line, rf"{_SIZE} allowed")
-    detail = "fraction_cap" if cap is not None else "hip" if match[1] == "HIP" else "torch"
+def _process_memory(line: Line, match: re.Match[str], requested_gib: float) -> Finding:
+    shown = _shown(line.text, match.start())
+    return Finding(
+        Outcome.HOST_OOM,
+        "allocator",
+        Weight.CAUSE,
+        shown,
+        line.rank,
+        requested_gib,
+        is_process_memory=True,
+        time=line.time,
+    )
+
+
+def _of_allocation(allocation: Allocation, line: Line, start: int) -> Finding:
+    detail = "fraction_cap" if allocation.cap_gib is not None else "hip" if allocation.backend == "HIP" else "torch"
+    shown = _shown(line.text, start)
     outcome = Outcome.DEVICE_OOM
-    # with this much free the request cannot have met the device's limit: a driver or fragmentation paradox
-    if (
-        cap is None
-        and free is not None
-        and (free >= 2 * _segment_gib(requested) or (total is not None and free > total))
-    ):
-        outcome, detail = Outcome.INFRA, ""
-    return Finding(outcome, detail or None, Weight.CAUSE, line[:MAX_EVIDENCE], rank, requested, allocated, cap)
+    if allocation.is_paradox:
+        outcome = Outcome.INFRA
+        shown = (
+            f"fragmentation or driver paradox, {allocation.free_gib or 0:.2f} GiB free and a request of "
+            f"{allocation.requested_gib:.3g} GiB failed: {shown}"
+        )
+    elif allocation.foreign_gib is not None:
+        outcome = Outcome.INFRA
+        shown = f"foreign process, {allocation.foreign_gib:.2f} GiB of the device were others': {shown}"
+    return Finding(
+        outcome,
+        detail if outcome is Outcome.DEVICE_OOM else None,
+        Weight.CAUSE,
+        shown[:MAX_EVIDENCE],
+        line.rank,
+        allocation.requested_gib,
+        allocation.allocated_gib,
+        allocation.cap_gib,
+        time=line.time,
+    )
 
 
-def _segment_gib(requested_gib: float) -> float:
-    """What the allocator asks the driver for: 2 MiB for the smallest, 20 MiB up to 10 MiB, else steps of 2 MiB."""
-    mib = requested_gib * 1024
-    return (2.0 if mib <= 1 else 20.0 if mib < 10 else 2.0 * -(-mib // 2)) / 1024
+def _allocation(line: Line, following: Sequence[str]) -> Allocation | None:
+    allocation = read_allocation(line.text)
+    if allocation is not None and allocation.allocated_gib is not None:
+        return allocation
+    return read_allocation(_joined(line, following)) or allocation
 
 
-def _number(line: str, *patterns: str) -> float | None:
-    for pattern in patterns:
-        match = re.search(pattern, line)
-        if match is not None:
-            return _gib(match[1], match[2])
-    return None
+def _joined(line: Line, following: Sequence[str]) -> str:
+    """A message with the lines that it was wrapped into: those of the same rank, up to the next error."""
+    parts = [line.text]
+    for raw in following:
+        for other in read_line(raw):
+            if other.rank == line.rank and len(parts) < WRAPPED_LINES:
+                if "out of memory" in other.text:
+                    return " ".join(parts)
+                parts.append(other.text.strip("│| "))
+    return " ".join([parts[0].strip("│| "), *parts[1:]])
 
 
-def _gib(number: str, unit: str) -> float:
-    try:
-        return float(number) * _GIB[unit]
-    except ValueError:  # "1.2.3": not a number after all
-        return 0.0
+def _shown(text: str, start: int) -> str:
+    """As much of a line as people read, around what was found in it."""
+    begin = 0 if len(text) <= MAX_EVIDENCE else max(0, min(start - MAX_EVIDENCE // 4, len(text) - MAX_EVIDENCE))
+    return text[begin : begin + MAX_EVIDENCE]
 
 
-def _has_numbers(found: list[Finding]) -> bool:
-    return any(f.requested_gib is not None for f in found)
+# ---- several findings
+
+
+def _ordered(found: dict[Weight, list[Finding]]) -> list[Finding]:
+    ordered = [f for weight in Weight for f in _by_time(found[weight])]
+    ordered = _with_ranks(ordered)
+    # a device error without numbers that another line explains with numbers is the same event
+    if any(f.outcome is Outcome.DEVICE_OOM and f.allocated_gib is not None for f in ordered):
+        ordered = [f for f in ordered if f.detail not in ("no_number", "lib_alloc", "nccl")]
+    # libraries fail to start on a device that an assertion has left unusable: then it was not memory
+    if any(f.outcome is Outcome.CRASHED and "assert" in f.evidence.lower() for f in ordered):
+        ordered = [f for f in ordered if f.detail != "lib_alloc"]
+    return ordered
+
+
+def _by_time(found: list[Finding]) -> list[Finding]:
+    """In the log's order, except that lines with times of one kind stand in the order of their times."""
+    kinds = Counter(f.time[0] for f in found if f.time is not None)
+    if not kinds:
+        return found
+    kind = kinds.most_common(1)[0][0]
+    places = [place for place, f in enumerate(found) if f.time is not None and f.time[0] == kind]
+    timed: Iterator[Finding] = iter(sorted((found[place] for place in places), key=lambda f: f.time or ("", "")))
+    for place in places:
+        found[place] = next(timed)
+    return found
+
+
+def _with_ranks(found: Sequence[Finding]) -> list[Finding]:
+    """With the rank that another line about the same kind of end names (Slurm's own line does not say whose it was)."""
+    first: dict[tuple[Outcome, str | None], int] = {}
+    for f in found:
+        if f.rank is not None and f.outcome in _MEMORY:
+            first.setdefault((f.outcome, f.detail), f.rank)
+    return [replace(f, rank=first.get((f.outcome, f.detail))) if f.rank is None else f for f in found]

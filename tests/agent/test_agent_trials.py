@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny_program import commit_all, git, make_tiny_project, run_specs, spec
 
-from infrarsi_hpc.edges.agent.main import claim_batch, run_batch
+from infrarsi_hpc.edges.agent.main import claim_task, run_task
 
 pytestmark = pytest.mark.training
 
@@ -188,20 +188,33 @@ def test_leaked_variables_do_not_reach_the_program(project, tmp_path: Path, monk
 
 def test_a_batch_is_made_once_and_a_made_trial_is_not_made_again(project, tmp_path: Path) -> None:
     [first] = run_specs(tmp_path, trial(project, lengths=[3]))
-    assert run_batch(str(tmp_path), 1) == "claimed"
+    assert run_task(str(tmp_path), 1) == "claimed"
     batch = json.loads((tmp_path / "batch.json").read_text())
     (tmp_path / "batch.json").write_text(json.dumps(batch | {"attempt": 2}))
     before = (tmp_path / "trials" / "t1" / "result.json").stat().st_mtime_ns
-    assert run_batch(str(tmp_path), 1) == "claimed", "a submission of an earlier attempt is void"
-    assert run_batch(str(tmp_path), 2) == "done"
+    assert run_task(str(tmp_path), 1) == "claimed", "a submission of an earlier attempt is void"
+    assert run_task(str(tmp_path), 2) == "done"
     assert (tmp_path / "trials" / "t1" / "result.json").stat().st_mtime_ns == before
     assert first.attempt == 1
 
 
 def test_only_one_of_two_claims_succeeds(tmp_path: Path) -> None:
-    assert claim_batch(tmp_path / "claim-1")
-    assert not claim_batch(tmp_path / "claim-1")
-    assert json.loads((tmp_path / "claim-1").read_text())["pid"] == os.getpid()
+    assert claim_task(tmp_path, 1, 0)
+    assert not claim_task(tmp_path, 1, 0)
+    assert json.loads((tmp_path / "claim-1-0").read_text())["pid"] == os.getpid()
+
+
+def test_a_requeued_job_takes_up_its_own_claim_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert claim_task(tmp_path, 1, 0)
+    assert not claim_task(tmp_path, 1, 0), "the same job a second time, not restarted"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert claim_task(tmp_path, 1, 0)
+    assert not claim_task(tmp_path, 1, 0), "once a restart"
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    assert not claim_task(tmp_path, 1, 0), "another job's claim"
+    assert claim_task(tmp_path, 1, 1, by="head")
+    assert not claim_task(tmp_path, 1, 1), "the head has given the task up"
 
 
 def test_a_cancelled_batch_ends_its_running_trial(project, tmp_path: Path) -> None:
@@ -209,6 +222,6 @@ def test_a_cancelled_batch_ends_its_running_trial(project, tmp_path: Path) -> No
     home = tmp_path / "trials" / "t1"
     home.mkdir(parents=True)
     (home / "spec.json").write_text(json.dumps(trial(project)))
-    (tmp_path / "batch.json").write_text(json.dumps({"schema_version": 1, "attempt": 1, "trials": [str(home)]}))
-    assert run_batch(str(tmp_path), 1) == "cancelled"
+    (tmp_path / "batch.json").write_text(json.dumps({"schema_version": 1, "attempt": 1, "tasks": [[str(home)]]}))
+    assert run_task(str(tmp_path), 1) == "cancelled"
     assert not (home / "result.json").exists()

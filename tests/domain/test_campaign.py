@@ -73,3 +73,16 @@ def test_the_same_ending_told_twice_counts_once() -> None:
 
 def test_an_event_of_a_later_version_is_left_alone() -> None:
     assert replay([event(1, "something_new", what=1), planned(2, "t1")]).trials.keys() == {"t1"}
+
+
+def test_every_attempt_is_a_visit_of_its_node_once_and_old_ledgers_have_none_to_name() -> None:
+    on = [finished(2, "t1", "infra", 1) | {"node": "n1,n2"}, finished(3, "t1", "ok", 2, step_seconds=0.1)]
+    on[1]["node"] = "n3"
+    events = [planned(1, "t1", "t2"), *on, on[1] | {"seq": 4}, finished(5, "t2", "ok")]
+    visits = replay(events).visits
+    assert [(v.node, v.trial, v.attempt, v.outcome, v.step_seconds) for v in visits] == [
+        ("n1,n2", "t1", 1, "infra", None),
+        ("n3", "t1", 2, "ok", 0.1),
+        ("", "t2", 1, "ok", None),
+    ]
+    assert {(v.device_seconds, v.round, v.submission) for v in visits} == {(5.0, 1, 1)}

@@ -37,28 +37,8 @@ def test_the_users_own_profile_wins(tmp_path: Path) -> None:
     assert read_profile("local", {}, tmp_path).limits.poll_seconds == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('schema_version = 2\nname = "mine"\n', "has schema 2; this version reads up to 1"),
-        ('schema_version = 1\nname = "other"\n', "calls itself 'other'"),
-        ('schema_version = 1\nname = "mine"\nname = "mine"\n', "is not valid TOML"),
-        ('schema_version = 1\nname = "mine"\n[limits]\npoll_seconds = "soon"\n', "limits.poll_seconds"),
-        ('schema_version = 1\nname = "mine"\n[environment]\nsetup = ["a\\nb"]\n', "environment.setup.0"),
-        ('schema_version = 1\nname = "mine"\n[surprise]\nx = 1\n', "surprise: unknown key"),
-    ],
-)
-def test_a_bad_profile_is_refused_with_its_place(tmp_path: Path, text: str, words: str) -> None:
-    own = tmp_path / ".config" / "infrarsi" / "sites"
-    own.mkdir(parents=True)
-    (own / "mine.toml").write_text(text)
-    with pytest.raises(ProfileError) as caught:
-        read_profile("mine", {}, tmp_path)
-    assert words in str(caught.value)
-
-
 def test_an_unknown_profile_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="known: local"):
+    with pytest.raises(ProfileError, match=r"known: .*local"):
         read_profile("nowhere", {}, tmp_path)
 
 

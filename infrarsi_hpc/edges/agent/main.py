@@ -1,6 +1,6 @@
-"""Take a batch of trials and make them one after another: timed trials own their host.
+"""Take one task of a batch, a list of trials, and make them one after another: timed trials own their host.
 
-A batch is claimed by creating a file, so that a batch that was submitted twice (a head killed at the wrong moment)
+A task is claimed by creating a file, so that a batch that was submitted twice (a head killed at the wrong moment)
 is still made once. A file named `cancel` beside it ends it; a heartbeat says that it lives.
 """
 
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infrarsi_hpc.edges.agent.surroundings import write_whole
+from infrarsi_hpc.edges.agent.surroundings import node_name, write_whole
 from infrarsi_hpc.edges.agent.trial import Bench, make_trial
 
 HEARTBEAT_SECONDS = 2.0
@@ -27,14 +27,14 @@ HEARTBEAT_SECONDS = 2.0
 SCRATCH_PREFIX = f"infrarsi-{platform.node()}-{Path('/proc/self/ns/pid').stat().st_ino}-"
 
 
-def run_batch(folder: str, attempt: int, scratch: str = "") -> str:
-    """Make every trial of `folder/batch.json` that has no result yet; private copies go below `scratch`.
+def run_task(folder: str, attempt: int, task: int = 0, scratch: str = "") -> str:
+    """Make every trial of one task of `folder/batch.json` that has no result yet; private copies go below `scratch`.
 
-    Returns `done`, `cancelled`, or `claimed` when another process has the batch.
+    Returns `done`, `cancelled`, or `claimed` when another process has the task or the head has given it up.
     """
     batch_folder = Path(folder)
     batch = json.loads((batch_folder / "batch.json").read_bytes())
-    if batch["attempt"] != attempt or not claim_batch(batch_folder / f"claim-{attempt}"):
+    if batch["attempt"] != attempt or not claim_task(batch_folder, attempt, task):
         return "claimed"
     cancelled = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancelled.set())
@@ -45,16 +45,16 @@ def run_batch(folder: str, attempt: int, scratch: str = "") -> str:
     def is_cancelled() -> bool:
         return cancelled.is_set() or cancel_file.exists()
 
-    root = scratch or tempfile.gettempdir()
+    root = os.path.expandvars(scratch) or tempfile.gettempdir()
     _sweep_scratch(Path(root))
     # the name says whose it is, so that a later agent can remove what a killed one left
     bench = Bench(Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=root)), is_cancelled)
     stop = threading.Event()
-    status: dict[str, Any] = {"pid": os.getpid(), "node": platform.node(), "trial": None}
-    beat = threading.Thread(target=_beat, args=(batch_folder / "heartbeat.json", status, stop), daemon=True)
+    status: dict[str, Any] = {"pid": os.getpid(), "node": node_name(), "trial": None, "started": time.time()}
+    beat = threading.Thread(target=_beat, args=(batch_folder / f"heartbeat-{task}.json", status, stop), daemon=True)
     beat.start()
     try:
-        for entry in batch["trials"]:
+        for entry in batch["tasks"][task]:
             if is_cancelled():
                 return "cancelled"
             trial_folder = Path(entry)
@@ -70,20 +70,42 @@ def run_batch(folder: str, attempt: int, scratch: str = "") -> str:
         bench.close()
 
 
-def claim_batch(path: Path) -> bool:
-    """Create the claim file; false where somebody has it already."""
+def claim_task(folder: Path, attempt: int, task: int, *, by: str = "agent") -> bool:
+    """Claim a task of a batch by creating a file; false where somebody has it already.
+
+    Slurm starts a requeued job again under its own number: it may take up its own earlier claim, once a restart, but
+    never one of the head's (who has given the task up) or of another job's.
+    """
+    job, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")
+    name = f"claim-{attempt}-{task}"
+    claim = {"node": node_name(), "pid": os.getpid(), "by": by, "job": job}
+    if _create(folder / name, claim):
+        return True
+    if by != "agent" or not job or not restarts.isdigit() or restarts == "0":
+        return False
+    try:
+        earlier = json.loads((folder / name).read_bytes())
+    except (OSError, ValueError):
+        return False
+    is_own = isinstance(earlier, dict) and earlier.get("by") == "agent" and earlier.get("job") == job
+    return is_own and _create(folder / f"{name}-restart-{restarts}", claim)
+
+
+def _create(path: Path, content: dict[str, Any]) -> bool:
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
     with os.fdopen(fd, "w") as file:
-        json.dump({"node": platform.node(), "pid": os.getpid()}, file)
+        json.dump(content, file)
     return True
 
 
 def _has_result(folder: Path, attempt: int) -> bool:
     try:
-        return bool(json.loads((folder / "result.json").read_bytes())["attempt"] == attempt)
+        result = json.loads((folder / "result.json").read_bytes())
+        # one that was stopped (preempted, say) is made again when its job is started again
+        return bool(result["attempt"] == attempt and result["problem"] != "cancelled")
     except (OSError, ValueError, KeyError):
         return False
 
@@ -106,4 +128,5 @@ def _sweep_scratch(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(run_batch(sys.argv[1], int(sys.argv[2])))
+    # FOLDER ATTEMPT TASK [SCRATCH]
+    print(run_task(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5]))

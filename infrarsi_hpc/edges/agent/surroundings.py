@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,3 +72,8 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def node_name() -> str:
+    """This node's name: Slurm's where it gives one, since several of its nodes may share a host."""
+    return os.environ.get("SLURMD_NODENAME") or platform.node()

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from infrarsi_hpc.edges.agent.copies import (
     hash_tree,
 )
 from infrarsi_hpc.edges.agent.ranks import Launch, Rank, WarmPython, Watched, WorkloadPythonError, watch
-from infrarsi_hpc.edges.agent.surroundings import clean_environment, write_whole
+from infrarsi_hpc.edges.agent.surroundings import clean_environment, node_name, write_whole
 
 GIB = 2**30
 EVALUATION_SECONDS = 120.0
@@ -84,7 +85,7 @@ def make_trial(spec: dict[str, Any], folder: Path, bench: Bench) -> None:
         "schema_version": 1,
         "trial": spec["trial"],
         "attempt": spec["attempt"],
-        "node": platform.node(),
+        "node": node_name(),
         "started_at": started,
         "runs": [],
         "problem": None,
@@ -101,11 +102,28 @@ def make_trial(spec: dict[str, Any], folder: Path, bench: Bench) -> None:
         result["problem"], result["problem_text"] = "agent", f"{type(error).__name__}: {error}"[:4000]
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    if _is_cut_short(spec, result) and _was_told_to_stop(bench, result):
+        result["problem"], result["problem_text"] = "cancelled", result["problem_text"] or "told to stop"
     result["finished_at"] = time.time()
     # a CPU host is one device however many ranks share it; on GPUs every rank holds one
     devices = spec["ranks"] if spec["device"] == "cuda" else 1
     result["device_seconds"] = devices * (result["finished_at"] - started)
     write_whole(folder / "result.json", json.dumps(result).encode())
+
+
+def _is_cut_short(spec: dict[str, Any], result: dict[str, Any]) -> bool:
+    runs = result["runs"]
+    is_whole = len(runs) == len(spec["lengths"]) and not any(runs[-1]["exit_codes"])
+    return result["problem"] in (None, "agent") and not is_whole
+
+
+def _was_told_to_stop(bench: Bench, result: dict[str, Any]) -> bool:
+    """A scheduler signals every process of a job, and a rank may have died of it before the agent has heard."""
+    hears_it_soon = any(code == -signal.SIGTERM for run in result["runs"] for code in run["exit_codes"])
+    deadline = time.monotonic() + (1.0 if hears_it_soon else 0.0)
+    while not bench.is_cancelled() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bench.is_cancelled()
 
 
 def _make_runs(spec: dict[str, Any], folder: Path, scratch: Path, bench: Bench, result: dict[str, Any]) -> None:

@@ -1,0 +1,157 @@
+"""From a submitted batch to its results, as they come; what is missing is accounted for by what the scheduler saw."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infrarsi_hpc.domain.outcome import Ending, Outcome
+from infrarsi_hpc.domain.trial import TrialResult, TrialSpec
+from infrarsi_hpc.edges import batches
+from infrarsi_hpc.edges.dispatch import Dispatcher, Sight
+from infrarsi_hpc.edges.lock import held
+from infrarsi_hpc.errors import TrialFileError
+from infrarsi_hpc.verify.job_ending import ending_of_job
+
+
+@contextmanager
+def own_folder(home: Path, dispatcher: Dispatcher) -> Iterator[None]:
+    """An empty folder for one command's own trials: what an earlier, killed command left running is stopped first.
+
+    Raises
+    ------
+    SiteError
+        Another process uses it now.
+    """
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with held(home.parent / f"{home.name}.lock", wait_seconds=0.0):
+        for folder in (home / "rounds").glob("r*"):
+            dispatcher.cancel(folder, None)
+        shutil.rmtree(home, ignore_errors=True)
+        yield
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What came back of one trial: a result, or else how its job ended, and what the scheduler saw."""
+
+    spec: TrialSpec
+    result: TrialResult | None
+    ending: Ending | None
+    sight: Sight
+
+    @property
+    def lost_seconds(self) -> float:
+        """Device-seconds of a job that left no result."""
+        return self.sight.job_seconds * self.sight.num_devices
+
+
+def ending_of(sight: Sight) -> Ending:
+    """How the job of a task that is over ended, as far as scheduler and log tell."""
+    if sight.record is not None:
+        return ending_of_job(sight.record, sight.words)
+    return Ending(outcome=Outcome.INFRA, evidence=sight.words or "its job ended without a result")
+
+
+class Collector:
+    """Takes in the trials of one submitted batch as they end."""
+
+    def __init__(
+        self,
+        campaign: Path,
+        number: int,
+        attempt: int,
+        job: Mapping[str, Any] | None,
+        tasks: Sequence[Sequence[TrialSpec]],
+        dispatcher: Dispatcher,
+    ) -> None:
+        self.campaign, self.attempt, self.job, self.dispatcher = campaign, attempt, job, dispatcher
+        self.folder = batches.round_folder(campaign, number)
+        self.waiting = {spec.trial: (spec, task) for task, specs in enumerate(tasks) for spec in specs}
+        self.sights: list[Sight] = []
+        self._over_since: dict[str, float] = {}
+
+    def look(self) -> list[Taken]:
+        """Everything that has ended since the last look."""
+        # asked before the results are looked at: whoever is gone now has written all it ever will
+        self.sights = self.dispatcher.look(self.folder, self.attempt, self.job)
+        found = []
+        for spec, task in list(self.waiting.values()):
+            sight = self.sights[task] if task < len(self.sights) else Sight("unknown")
+            taken = self._taken(spec, task, sight)
+            if taken is not None:
+                del self.waiting[spec.trial]
+                found.append(taken)
+        return found
+
+    def _taken(self, spec: TrialSpec, task: int, sight: Sight) -> Taken | None:
+        try:
+            result = batches.read_result(batches.trial_folder(self.campaign, spec.trial), spec.attempt)
+        except TrialFileError as error:
+            return Taken(spec, None, Ending(outcome=Outcome.INFRA, evidence=str(error)), sight)
+        if result is not None and (sight.phase == "over" or not _wants_a_witness(result)):
+            return Taken(spec, result, None, sight)
+        if batches.claimed_by(self.folder, self.attempt, task) == "head":
+            ending = Ending(outcome=Outcome.CANCELLED, evidence="its submission was given up before it had begun")
+            return Taken(spec, None, ending, sight)
+        if sight.phase != "over":
+            self._over_since.pop(spec.trial, None)
+            return None
+        since = self._over_since.setdefault(spec.trial, time.monotonic())
+        if time.monotonic() - since < self.dispatcher.result_grace_seconds:
+            return None
+        return Taken(spec, None, ending_of(sight), sight)
+
+    def heartbeat(self) -> dict[str, Any] | None:
+        """What an agent of this batch last said of itself."""
+        for task in sorted({task for _, task in self.waiting.values()})[:16]:
+            heartbeat = batches.read_heartbeat(self.folder, task)
+            if heartbeat is not None:
+                return heartbeat
+        return None
+
+    def is_settling(self) -> bool:
+        """Whether a job seems to have ended and a later look will tell."""
+        tasks = {task for _, task in self.waiting.values()}
+        return any(s.phase in ("settling", "over") for i, s in enumerate(self.sights) if i in tasks)
+
+    def running_seconds(self) -> float:
+        """Device-seconds that tasks not yet taken in have cost so far."""
+        tasks = {task for _, task in self.waiting.values()}
+        return sum(s.job_seconds * s.num_devices for i, s in enumerate(self.sights) if i in tasks)
+
+
+def _wants_a_witness(result: TrialResult) -> bool:
+    """A run that was stopped from outside: by whom, only the scheduler can say, once its job has ended."""
+    was_killed = any(code == -signal.SIGKILL for run in result.runs for code in run.exit_codes)
+    was_stopped_by_us = any(run.stopped not in (None, "cancelled") for run in result.runs)
+    was_cancelled = result.problem == "cancelled" or any(run.stopped == "cancelled" for run in result.runs)
+    return was_cancelled or (was_killed and not was_stopped_by_us)
+
+
+def collect(
+    collector: Collector,
+    *,
+    on_poll: Callable[[dict[str, Any] | None], None] = lambda _: None,
+    is_one_tick: bool = False,
+) -> Iterator[Taken]:
+    """Everything of a batch, as it comes. `on_poll` is told at every look; what it raises ends the waiting.
+
+    Looks are `poll_seconds` apart, growing by half up to `poll_seconds_max` while nothing changes. One tick takes what
+    is there, waits for nothing but what a moment will settle, and leaves the rest in `collector.waiting`.
+    """
+    pause = collector.dispatcher.poll_seconds
+    while True:
+        found = collector.look()
+        yield from found
+        if not collector.waiting or (is_one_tick and not found and not collector.is_settling()):
+            return
+        on_poll(collector.heartbeat())
+        pause = collector.dispatcher.poll_seconds if found else min(1.5 * pause, collector.dispatcher.poll_seconds_max)
+        time.sleep(pause)

@@ -1,0 +1,24 @@
+#!/bin/bash
+#SBATCH --job-name=infrarsi-night-r0001-1
+#SBATCH --comment=infrarsi
+#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --open-mode=append
+#SBATCH --time=01:30:00
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --array=0-7%4
+#SBATCH --partition=gpu
+#SBATCH --account=lab
+#SBATCH --exclusive
+#SBATCH --cpus-per-task=64
+#SBATCH --gres=gpu:2
+#SBATCH --exclude=n03,n07
+#SBATCH --requeue
+# A round of trials, one task of the array each: its agent makes the trials of its task and writes a result for each.
+# not -u: activate scripts and module commands read variables that may be unset
+set -eo pipefail
+export PYTHONPATH=/work/u/project/.infrarsi/night/starter
+cd /work/u/project/.infrarsi/night/rounds/r0001
+task=${SLURM_ARRAY_TASK_ID:-0}
+# exec: the agent is the batch step itself, so that Slurm's signals reach it
+exec "/opt/venv/bin/python" -P -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
