@@ -252,21 +252,22 @@ class Campaign:
             tasks = self._tasks(record)
             collector = Collector(self.folder, record.round, record.attempt, record.job, tasks, self.dispatcher)
             self.dispatcher.cancel(folder, record.job)
-            collector.look()
+            for taken in collector.look():
+                if taken.result is not None:
+                    self._take(taken)
             for task, specs in enumerate(tasks):
                 sight = collector.sights[task] if task < len(collector.sights) else Sight("unknown")
-                for spec in specs:
+                left = []
+                for spec in (s for s in specs if s.trial in collector.waiting and self._was_handed_out(s)):
                     found = batches.read_result(batches.trial_folder(self.folder, spec.trial), spec.attempt)
                     if found is not None:
                         self._take(Taken(spec, found, None, sight))
-                left = [spec for spec in specs if self._is_due(spec.trial) and self._was_handed_out(spec)]
-                if left and sight.job_seconds > 0:
+                    else:
+                        left.append(spec)
+                if left and (cost := collector.charge(task, sight)) > 0:
                     # one of them is charged with what the task has cost; the others never began
                     ending = Ending(outcome=Outcome.CANCELLED, evidence="stopped by a person or a limit")
-                    self._take(Taken(left[0], None, ending, sight))
-
-    def _is_due(self, trial: str) -> bool:
-        return _needs_running(self.state.trials[trial])
+                    self._take(Taken(left[0], None, ending, sight, cost))
 
     def _was_handed_out(self, spec: TrialSpec) -> bool:
         return batches.read_spec(batches.trial_folder(self.folder, spec.trial)).attempt == spec.attempt

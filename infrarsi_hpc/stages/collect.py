@@ -45,11 +45,8 @@ class Taken:
     result: TrialResult | None
     ending: Ending | None
     sight: Sight
-
-    @property
-    def lost_seconds(self) -> float:
-        """Device-seconds of a job that left no result."""
-        return self.sight.job_seconds * self.sight.num_devices
+    #: Device-seconds of its job that no result accounts for; the first lost trial of a task is charged with them all.
+    lost_seconds: float = 0.0
 
 
 def ending_of(sight: Sight) -> Ending:
@@ -76,6 +73,7 @@ class Collector:
         self.waiting = {spec.trial: (spec, task) for task, specs in enumerate(tasks) for spec in specs}
         self.sights: list[Sight] = []
         self._over_since: dict[str, float] = {}
+        self._accounted: dict[int, float] = {}
 
     def look(self) -> list[Taken]:
         """Everything that has ended since the last look."""
@@ -96,6 +94,7 @@ class Collector:
         except TrialFileError as error:
             return Taken(spec, None, Ending(outcome=Outcome.INFRA, evidence=str(error)), sight)
         if result is not None and (sight.phase == "over" or not _wants_a_witness(result)):
+            self._accounted[task] = self._accounted.get(task, 0.0) + result.device_seconds
             return Taken(spec, result, None, sight)
         if batches.claimed_by(self.folder, self.attempt, task) == "head":
             ending = Ending(outcome=Outcome.CANCELLED, evidence="its submission was given up before it had begun")
@@ -106,7 +105,13 @@ class Collector:
         since = self._over_since.setdefault(spec.trial, time.monotonic())
         if time.monotonic() - since < self.dispatcher.result_grace_seconds:
             return None
-        return Taken(spec, None, ending_of(sight), sight)
+        return Taken(spec, None, ending_of(sight), sight, self.charge(task, sight))
+
+    def charge(self, task: int, sight: Sight) -> float:
+        """What a task has cost beyond what was taken in or charged for already."""
+        cost = max(0.0, sight.job_seconds * sight.num_devices - self._accounted.get(task, 0.0))
+        self._accounted[task] = self._accounted.get(task, 0.0) + cost
+        return cost
 
     def heartbeat(self) -> dict[str, Any] | None:
         """What an agent of this batch last said of itself."""
@@ -123,8 +128,9 @@ class Collector:
 
     def running_seconds(self) -> float:
         """Device-seconds that tasks not yet taken in have cost so far."""
+        costs = ((i, s.job_seconds * s.num_devices) for i, s in enumerate(self.sights))
         tasks = {task for _, task in self.waiting.values()}
-        return sum(s.job_seconds * s.num_devices for i, s in enumerate(self.sights) if i in tasks)
+        return sum(max(0.0, cost - self._accounted.get(i, 0.0)) for i, cost in costs if i in tasks)
 
 
 def _wants_a_witness(result: TrialResult) -> bool:

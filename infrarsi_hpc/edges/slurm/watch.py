@@ -168,6 +168,9 @@ class Watch:
         if record is not None and record.state.is_over:
             # the controller still has it and it may come back from there
             may_return = record.state in RETURNING and self._since_seconds(index, "returning", now) < RETURN_SECONDS
+            # a record is written in parts: FAILED was seen before its exit code
+            is_torn = record.state is JobState.FAILED and not record.exit_code and not record.signal
+            may_return = may_return or (is_torn and self._since_seconds(index, "lagging", now) < LAG_SECONDS)
             return Seen(record, is_over=not may_return, is_settling=may_return, earlier_seconds=earlier, at=now)
         if queued is not None:
             may_return = queued.state in RETURNING and self._since_seconds(index, "returning", now) < RETURN_SECONDS

@@ -1,0 +1,94 @@
+"""A head that is killed at any moment, with real jobs under it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from slurm_campaigns import COMMAND, check_each_trial_once, make_sleeping_campaign, start_head
+from slurm_cluster import Cluster, wait_for
+
+from infrarsi_hpc.edges.ledger import load_state, read_events
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_sleeping_campaign(tmp_path, trial_seconds=1)
+
+
+def test_ten_kills_lose_no_trial_and_submit_none_twice(slurm: Cluster, project: Path) -> None:
+    arguments = ("--max-trials", "8", "--seed", "2", "--batch", "4")
+    ledger = project / ".infrarsi" / "killed" / "ledger.jsonl"
+    draw = random.Random(11)
+    for _ in range(10):
+        head = start_head(project, slurm, "killed", *arguments)
+        deadline = time.monotonic() + draw.uniform(0.4, 2.2)
+        wait_for(lambda head=head, until=deadline: head.poll() is not None or time.monotonic() > until, 10)
+        head.kill()
+        head.wait()
+        if ledger.exists():
+            read_events(ledger)
+    head = start_head(project, slurm, "killed", *arguments)
+    assert head.wait(timeout=240) in (0, 1), (project / "head.log").read_text()[-2000:]
+    check_each_trial_once(project, slurm, "killed", num_trials=8)
+
+
+def test_a_head_that_hands_over_leaves_its_trials_running(slurm: Cluster, project: Path) -> None:
+    arguments = ("--max-trials", "3", "--seed", "2")
+    ledger = project / ".infrarsi" / "handed" / "ledger.jsonl"
+    first = start_head(project, slurm, "handed", *arguments)
+    wait_for(lambda: ledger.exists() and b'"submitted"' in ledger.read_bytes(), 60)
+    first.send_signal(signal.SIGUSR1)
+    assert first.wait(timeout=30) == 5
+    assert slurm.squeue(), "naive: an interrupted head cancels its trials"
+    second = start_head(project, slurm, "handed", *arguments)
+    assert second.wait(timeout=120) in (0, 1)
+    check_each_trial_once(project, slurm, "handed", num_trials=3)
+
+
+def test_cancel_stops_head_and_trials_from_elsewhere_and_the_same_command_goes_on(
+    slurm: Cluster, project: Path
+) -> None:
+    arguments = ("--max-trials", "3", "--seed", "2")
+    ledger = project / ".infrarsi" / "stopped" / "ledger.jsonl"
+    head = start_head(project, slurm, "stopped", *arguments)
+    wait_for(lambda: ledger.exists() and b'"submitted"' in ledger.read_bytes(), 60)
+    command = [*COMMAND, "cancel", "--campaign", "stopped", "--site", "testbed"]
+    subprocess.run(command, cwd=project, env=slurm.environment, check=True, capture_output=True)
+    assert head.wait(timeout=60) == 5
+    assert not [row for row in slurm.squeue() if row["State"] in ("PENDING", "RUNNING")]
+    again = start_head(project, slurm, "stopped", *arguments)
+    assert again.wait(timeout=120) in (0, 1)
+    state = load_state(ledger)
+    assert state.closed is not None
+    assert all(trial.is_final for trial in state.trials.values())
+
+
+def test_the_budget_counts_what_runs_and_is_a_hard_stop(slurm: Cluster, tmp_path: Path) -> None:
+    project = make_sleeping_campaign(tmp_path, trial_seconds=300)
+    head = start_head(project, slurm, "dear", "--max-trials", "3", "--seed", "2", "--budget", str(8 / 3600))
+    assert head.wait(timeout=120) in (0, 1)
+    state = load_state(project / ".infrarsi" / "dear" / "ledger.jsonl")
+    assert state.closed is None, "a larger budget goes on with it"
+    assert 8 <= state.device_seconds() < 60, "what was stopped is counted"
+    assert not [row for row in slurm.squeue() if row["State"] in ("PENDING", "RUNNING")]
+
+
+def test_ticks_of_cron_bring_a_campaign_to_its_end(slurm: Cluster, project: Path) -> None:
+    ledger = project / ".infrarsi" / "ticks" / "ledger.jsonl"
+
+    def tick() -> bool:
+        assert start_head(project, slurm, "ticks", "--once", "--max-trials", "2", "--seed", "1").wait(timeout=60) in (
+            0,
+            1,
+        )
+        return load_state(ledger).closed is not None
+
+    wait_for(tick, 120)
+    check_each_trial_once(project, slurm, "ticks", num_trials=2)
