@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_batches import SLEEPER
@@ -83,11 +84,13 @@ def make_sleeping_campaign(home: Path, *, trial_seconds: float) -> Path:
     return project
 
 
-def start_head(project: Path, cluster: Cluster, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+def start_head(
+    project: Path, cluster: Cluster, name: str, *arguments: str, before: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """`infrarsi run` on the testbed, in a session of its own; it writes to head.log."""
     with open(project / "head.log", "ab") as log:
         return subprocess.Popen(
-            [*COMMAND, "run", "--campaign", name, "--site", "testbed", "--no-experience", *arguments],
+            [*before, *COMMAND, "run", "--campaign", name, "--site", "testbed", "--no-experience", *arguments],
             cwd=project,
             env=cluster.environment,
             stdin=subprocess.DEVNULL,

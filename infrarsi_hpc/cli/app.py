@@ -256,17 +256,20 @@ def nodes(
 
 @app.command()
 def explain(
-    files: Annotated[list[Path], typer.Argument(help="Files to look at.")],
-    kind: Annotated[str, typer.Option(help="contract, log or store.")] = "log",
+    files: Annotated[list[str], typer.Argument(help="Files to look at, or numbers of Slurm jobs.")],
+    kind: Annotated[str, typer.Option(help="contract, gpu, log, profile, slurm or store.")] = "log",
+    site: SiteOption = "local",
+    project: ProjectOption = HERE,
     as_json: JsonOption = False,
 ) -> None:
-    """What would a campaign make of this file?
+    """What would a campaign make of this file, or of how this job ended?
 
-    Example: infrarsi explain --kind log .infrarsi/demo/trials/t0007/log.txt
+    Examples: infrarsi explain --kind log .infrarsi/demo/trials/t0007/log.txt;
+    infrarsi explain --site mycluster 410022_3
     """
     from infrarsi_hpc.cli import readers
 
-    readers.explain(files, kind, as_json)
+    readers.explain(files, kind, site, project, as_json)
 
 
 app.add_typer(site_app, name="site")

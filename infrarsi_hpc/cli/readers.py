@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -59,11 +61,18 @@ def prices(project: Path, contract: str, campaign: str | None, as_json: bool) ->
     say(table(("against the best so far", "time x", "90%", "GiB", "90%", "believed x", "trials"), rows))
 
 
-def explain(files: list[Path], kind: str, as_json: bool) -> None:
-    """What a campaign would make of files."""
+def explain(files: list[str], kind: str, site: str, project: Path, as_json: bool) -> None:
+    """What a campaign would make of files and jobs."""
+    from infrarsi_hpc.edges.sites import read_profile
     from infrarsi_hpc.stages.explain import explain_file
+    from infrarsi_hpc.stages.explain_job import explain_job, is_job
 
-    found = [explain_file(path, kind) for path in files]
+    def one(name: str) -> dict[str, Any]:
+        if is_job(name) and not Path(name).exists():
+            return explain_job(name, read_profile(site, os.environ, Path.home()), project.resolve())
+        return explain_file(Path(name), kind)
+
+    found = [one(name) for name in files]
     if as_json:
         say_json(found if len(found) > 1 else found[0])
     else:

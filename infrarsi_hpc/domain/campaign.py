@@ -81,15 +81,24 @@ class TrialRecord:
     finished_at: float | None = None
     #: Attempts lost to infrastructure, or whose end nobody knows.
     num_lost: int = 0
+    #: Attempts that ended in what one attempt alone does not show.
+    num_unconfirmed: int = 0
 
     @property
     def is_final(self) -> bool:
         """Whether nothing more will be tried for it."""
         if self.ending is None:
             return False
-        if self.ending.outcome in RETRIED:
+        if self.is_retried:
             return self.num_lost >= MAX_ATTEMPTS
         return self.verdict is not None
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether its last attempt taught nothing, or wants to be confirmed by another."""
+        if self.ending is None:
+            return False
+        return self.ending.outcome in RETRIED or (self.ending.wants_confirmation and self.num_unconfirmed < 2)
 
     @property
     def next_attempt(self) -> int:
@@ -251,6 +260,7 @@ def _finish(state: CampaignState, trial: TrialRecord, event: Mapping[str, Any]) 
     trial.verdict = None
     if trial.ending.outcome in RETRIED and trial.ending.outcome is not Outcome.CANCELLED:
         trial.num_lost += 1
+    trial.num_unconfirmed += trial.ending.wants_confirmation
     trial.device_seconds += float(event.get("device_seconds", 0.0))
     trial.finished_at = float(event["time"])
     state.visits.append(_visit(state, trial, event))

@@ -48,6 +48,11 @@ ACTIONS: dict[Outcome, str] = {
 RETRIED = frozenset({Outcome.INFRA, Outcome.CANCELLED, Outcome.UNKNOWN})
 
 
+#: A library that could not allocate is mostly out of memory, and sometimes meets a bad index or a device in a bad
+#: state: it counts as memory once a second attempt ends so too.
+CONFIRMED = frozenset({("device_oom", "lib_alloc")})
+
+
 class Ending(BaseModel):
     """How one attempt ended, with the line that shows it.
 
@@ -63,8 +68,17 @@ class Ending(BaseModel):
     evidence: str = ""
 
     @property
+    def wants_confirmation(self) -> bool:
+        """Whether one more attempt decides if it is what it seems to be."""
+        return (self.outcome.value, self.detail) in CONFIRMED
+
+    @property
     def action(self) -> str:
         """What the search does with such an ending, in plain words."""
+        if self.wants_confirmation:
+            return "tried once more; if it ends so again, " + ACTIONS[self.outcome]
+        if self.outcome is Outcome.DEVICE_OOM and self.bound_gib is None:
+            return "no number and no peak was seen: the search avoids it, the memory model learns nothing"
         return ACTIONS[self.outcome]
 
     @property

@@ -22,6 +22,8 @@ from infrarsi_hpc.errors import LedgerError, SiteError
 
 #: The lock's time is renewed so often; others take a lock for left behind after ten minutes.
 TOUCH_SECONDS = 60.0
+#: Beside the ledger: who writes it now.
+HEAD_LOCK = "head.lock"
 
 
 def read_events(path: Path) -> tuple[list[dict[str, Any]], bytes]:
@@ -104,7 +106,7 @@ class Ledger:
         except OSError as error:
             raise site_error(path.parent, error) from error
         self._locked = contextlib.ExitStack()
-        self._lock, self._touched = path.with_name("head.lock"), time.monotonic()
+        self._lock, self._touched = path.with_name(HEAD_LOCK), time.monotonic()
         self._take_lock(self._lock)
         try:
             self._open()

@@ -20,10 +20,10 @@ from typing import Any
 from infrarsi_hpc.domain.campaign import CampaignState, RoundRecord, TrialRecord
 from infrarsi_hpc.domain.outcome import RETRIED
 from infrarsi_hpc.edges import batches
+from infrarsi_hpc.edges.ledger import HEAD_LOCK
 from infrarsi_hpc.edges.local import is_alive
 from infrarsi_hpc.edges.lock import STALE_SECONDS, Holder, is_running, read_holder
 
-HEAD_LOCK = "head.lock"
 #: Tasks of a job whose heartbeats are looked at, at most: a look must stay light on a shared file system.
 MAX_TASKS_LOOKED_AT = 256
 MAX_NAME = 100

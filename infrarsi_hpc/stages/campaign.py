@@ -274,7 +274,5 @@ class Campaign:
 
 
 def _needs_running(trial: TrialRecord) -> bool:
-    """Whether an attempt is due: never run, or lost and not given up."""
-    if trial.ending is None:
-        return True
-    return trial.ending.outcome in (Outcome.INFRA, Outcome.CANCELLED, Outcome.UNKNOWN) and not trial.is_final
+    """Whether an attempt is due: never run, or lost and not given up, or to be confirmed."""
+    return trial.ending is None or (trial.is_retried and not trial.is_final)

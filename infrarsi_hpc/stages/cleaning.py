@@ -21,11 +21,11 @@ from typing import Any, Literal
 from infrarsi_hpc.edges import archive
 from infrarsi_hpc.edges.atomic import site_error
 from infrarsi_hpc.edges.disk_usage import DiskUsage, disk_usage, last_change
-from infrarsi_hpc.edges.ledger import Ledger, load_state
+from infrarsi_hpc.edges.ledger import HEAD_LOCK, Ledger, load_state
 from infrarsi_hpc.edges.lock import held
 from infrarsi_hpc.edges.project import CAMPAIGNS, KEPT_NAMES
 from infrarsi_hpc.errors import LedgerError, SiteError, UsageError
-from infrarsi_hpc.stages.activity import HEAD_LOCK, head_of, is_at_work, open_jobs
+from infrarsi_hpc.stages.activity import head_of, is_at_work, open_jobs
 
 DAY_SECONDS = 86400.0
 JOBS_SUFFIX = "-jobs"

@@ -86,3 +86,17 @@ def test_every_attempt_is_a_visit_of_its_node_once_and_old_ledgers_have_none_to_
         ("", "t2", 1, "ok", None),
     ]
     assert {(v.device_seconds, v.round, v.submission) for v in visits} == {(5.0, 1, 1)}
+
+
+def test_a_library_that_could_not_allocate_counts_as_memory_once_it_is_confirmed() -> None:
+    def ended(seq: int, attempt: int, detail: str) -> dict[str, Any]:
+        ending = {"outcome": "device_oom", "detail": detail, "bound_gib": 2.0}
+        return event(seq, "finished", trial="t1", attempt=attempt, ending=ending, device_seconds=5.0)
+
+    verdict = judged(9, "t1", "undecided")
+    first = [planned(1, "t1"), ended(2, 1, "lib_alloc")]
+    assert not replay([*first, verdict]).trials["t1"].is_final, "naive: censored at the first sight"
+    assert replay(first).trials["t1"].next_attempt == 2
+    assert replay([*first, ended(3, 2, "lib_alloc"), verdict]).observations()[0].outcome == "device_oom"
+    assert replay([*first, finished(3, "t1", "ok", 2), judged(4, "t1", "believed")]).observations()[0].outcome == "ok"
+    assert replay([planned(1, "t1"), ended(2, 1, "torch"), verdict]).trials["t1"].is_final

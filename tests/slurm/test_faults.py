@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from slurm_batches import Bench, agent_started, label
 from slurm_cluster import Cluster, wait_for
+from tiny_program import make_tiny_project
 
+from infrarsi_hpc.domain.trial import TrialLimits
 from infrarsi_hpc.edges import batches
 from infrarsi_hpc.errors import SiteError
+from infrarsi_hpc.verify.ending import classify
 
 pytestmark = pytest.mark.slurm
 
@@ -103,7 +106,7 @@ def test_a_preempted_trial_is_made_again_by_its_requeued_job(slurm: Cluster, tmp
 
 
 def test_a_preempted_trial_whose_job_is_cancelled_is_infra(slurm: Cluster, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, partition="low", scheduler={"requeue": False})
+    bench = Bench(tmp_path, partition="lowc")
     running = bench.submit([bench.spec("t1", "--seconds", "30")])
     wait_for(agent_started(running), 30)
     node = next(row["NodeList"] for row in slurm.squeue() if row["State"] == "RUNNING")
@@ -122,6 +125,26 @@ def test_memory_of_the_job_is_the_hosts_and_not_the_devices(slurm: Cluster, benc
     running = bench.submit([bench.spec("t1", "--mib", "1500", "--seconds", "5")])
     taken = running.results(seconds=120)["t1"]
     assert label(taken) == "host_oom/cgroup"
+
+
+def test_memory_of_the_device_is_ours_and_not_the_jobs(slurm: Cluster, tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    project = tmp_path / "torch"
+    commit = make_tiny_project(project)
+    spec = bench.spec("t1", "--rows", "64").model_copy(
+        update={
+            "project": str(project),
+            "baseline_commit": commit,
+            "warm_imports": ("torch", "torch._dynamo"),
+            "lengths": (4,),
+            "limits": TrialLimits(memory_gib=0.02, memory_set_by="harness", wall_seconds=120, idle_seconds=120),
+        }
+    )
+    taken = bench.submit([spec]).results(seconds=120)["t1"]
+    assert taken.result is not None
+    ending = classify(taken.result, spec)
+    assert ending.label == "device_oom/limit"
+    assert ending.bound_gib == pytest.approx(0.02, rel=0.5)
 
 
 def test_a_job_that_a_person_cancels_is_cancelled(slurm: Cluster, bench: Bench) -> None:
@@ -329,13 +352,15 @@ def test_a_quota_that_is_full_while_writing_is_infra_with_its_reason(slurm: Clus
 
 
 def test_a_number_that_slurm_used_before_is_not_taken_for_our_job(slurm: Cluster, bench: Bench) -> None:
+    before = int(slurm.sbatch("exit 3"))
+    slurm.wait_for_record(str(before), "FAILED")
+    slurm.stop("slurmctld")
+    for file in (slurm.base / "state").iterdir():
+        file.unlink()
+    slurm.start("slurmctld")
     running = bench.submit([bench.spec("t1", "--seconds", "3")])
-    wait_for(agent_started(running), 30)
-    job = dict(running.job, name="infrarsi-another-job-of-that-number")
-    watch = running.dispatcher._watch(running.folder, 9, job)
-    watch.look()
-    assert all(seen is None or not seen.is_over for seen in watch.look()), "naive: the other job's end is ours"
-    assert running.labels() == {"t1": "slept"}
+    assert int(running.id) <= before, "the controller counts from the beginning again"
+    assert running.labels(seconds=120) == {"t1": "slept"}
 
 
 def test_a_head_on_another_login_node_finds_the_jobs_of_the_first(slurm: Cluster, bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from slurm_campaigns import COMMAND, check_each_trial_once, make_sleeping_campaign, start_head
 from slurm_cluster import Cluster, wait_for
 
-from infrarsi_hpc.edges.ledger import load_state, read_events
+from infrarsi_hpc.edges.ledger import HEAD_LOCK, load_state, read_events
 
 pytestmark = pytest.mark.slurm
 
@@ -70,14 +71,35 @@ def test_cancel_stops_head_and_trials_from_elsewhere_and_the_same_command_goes_o
     assert all(trial.is_final for trial in state.trials.values())
 
 
+@pytest.mark.full
 def test_the_budget_counts_what_runs_and_is_a_hard_stop(slurm: Cluster, tmp_path: Path) -> None:
     project = make_sleeping_campaign(tmp_path, trial_seconds=300)
-    head = start_head(project, slurm, "dear", "--max-trials", "3", "--seed", "2", "--budget", str(8 / 3600))
-    assert head.wait(timeout=120) in (0, 1)
+    # the promotion's reserve is about 44 s, and two trials must be affordable beside it
+    head = start_head(project, slurm, "dear", "--max-trials", "3", "--seed", "2", "--budget", str(55 / 3600))
+    assert head.wait(timeout=240) in (0, 1)
     state = load_state(project / ".infrarsi" / "dear" / "ledger.jsonl")
     assert state.closed is None, "a larger budget goes on with it"
-    assert 8 <= state.device_seconds() < 60, "what was stopped is counted"
+    assert 55 <= state.device_seconds() < 90, "what was stopped is counted"
     assert not [row for row in slurm.squeue() if row["State"] in ("PENDING", "RUNNING")]
+
+
+def test_a_head_moves_to_another_login_node(slurm: Cluster, project: Path) -> None:
+    arguments = ("--max-trials", "2", "--seed", "2")
+    folder = project / ".infrarsi" / "moved"
+    elsewhere = ("unshare", "--uts", "sh", "-c", 'hostname login2 && exec "$@"', "sh")
+    first = start_head(project, slurm, "moved", *arguments, before=elsewhere)
+    wait_for(
+        lambda: (folder / "ledger.jsonl").exists() and b'"submitted"' in (folder / "ledger.jsonl").read_bytes(), 60
+    )
+    first.kill()
+    first.wait()
+    refused = start_head(project, slurm, "moved", *arguments)
+    assert refused.wait(timeout=120) == 4, "from here nobody can see whether it lives"
+    assert "login2" in (project / "head.log").read_text()
+    long_ago = time.time() - 3600
+    os.utime(folder / HEAD_LOCK, (long_ago, long_ago))
+    assert start_head(project, slurm, "moved", *arguments).wait(timeout=120) in (0, 1)
+    check_each_trial_once(project, slurm, "moved", num_trials=2)
 
 
 def test_ticks_of_cron_bring_a_campaign_to_its_end(slurm: Cluster, project: Path) -> None:

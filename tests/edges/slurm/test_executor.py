@@ -1,0 +1,108 @@
+"""submitit with our script: what reaches sbatch for one job, an array and a batch, and what is made of its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infrarsi_hpc.domain.job import JobId
+from infrarsi_hpc.domain.site import SiteProfile
+from infrarsi_hpc.edges.slurm.commands import SlurmCommands, clean_variables
+from infrarsi_hpc.edges.slurm.executor import SubmitFailed, TemplateExecutor
+
+SITE = {"schema_version": 1, "name": "t", "scheduler": {"kind": "slurm"}, "partition": [{"name": "gpu"}]}
+
+
+def stand_in(folder: Path, text: str) -> SlurmCommands:
+    """Slurm's commands with an `sbatch` that keeps the script it was given and answers as told."""
+    folder.mkdir()
+    program = folder / "sbatch"
+    program.write_text(f'#!/bin/bash\ncat "${{@: -1}}" >> {folder}/seen\nenv > {folder}/env\n{text}\n')
+    program.chmod(0o755)
+    site = SITE | {"scheduler": {"kind": "slurm", "bin": str(folder)}, "limits": {"command_seconds": 2.0}}
+    return SlurmCommands(SiteProfile.model_validate(site))
+
+
+def executor(tmp_path: Path, text: str) -> TemplateExecutor:
+    commands = stand_in(tmp_path / "bin", text)
+    return TemplateExecutor(tmp_path / "jobs", commands, lambda num: f"#!/bin/bash\n# ours for {num}\n")
+
+
+def seen(tmp_path: Path) -> str:
+    return (tmp_path / "bin" / "seen").read_text()
+
+
+def test_a_single_job_an_array_and_a_batch_all_run_our_script(tmp_path: Path) -> None:
+    ours = executor(tmp_path, "echo 'Submitted batch job 71'")
+    assert ours.submit(print, 1).job_id == "71"
+    assert seen(tmp_path) == "#!/bin/bash\n# ours for None\n"
+    jobs = ours.map_array(print, [1, 2, 3])
+    assert [job.job_id for job in jobs] == ["71_0", "71_1", "71_2"]
+    assert seen(tmp_path).endswith("# ours for 3\n"), "naive: submitit's own script for arrays"
+    with ours.batch():
+        batched = [ours.submit(print, n) for n in range(2)]
+    assert [job.job_id for job in batched] == ["71_0", "71_1"]
+    assert seen(tmp_path).endswith("# ours for 2\n")
+    assert seen(tmp_path).count("# ours") == 3, "one sbatch each"
+    assert not list((tmp_path / "jobs").glob("*.pkl")), "nothing is pickled"
+
+
+@pytest.mark.parametrize(
+    ("answer", "job"),
+    [
+        ("echo 'Submitted batch job 410022'", JobId(410022)),
+        ("echo '410024;willow'", JobId(410024, cluster="willow")),
+        ("echo 'quota 12% of 7'; echo 410025", JobId(410025)),
+    ],
+)
+def test_the_number_and_the_cluster_are_kept(tmp_path: Path, answer: str, job: JobId) -> None:
+    ours = executor(tmp_path, answer)
+    ours.submit(print)
+    assert ours.submitted == job
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("echo 'sbatch: error: Invalid qos specification' >&2; exit 1", 1),
+        ("sleep 30", None),
+        ("echo 'no number at all'", 0),
+    ],
+)
+def test_every_other_answer_is_kept_as_it_was(
+    tmp_path: Path, answer: str, code: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = executor(tmp_path, answer)
+    with pytest.raises(SubmitFailed) as caught:
+        ours.submit(print)
+    assert caught.value.answer.returncode == code
+    if code == 1:
+        assert "Invalid qos" in caught.value.answer.stderr
+    assert "Invalid" not in capsys.readouterr().err, "submitit's own print is caught"
+
+
+def test_a_missing_sbatch_is_an_answer_too(tmp_path: Path) -> None:
+    ours = executor(tmp_path, "true")
+    (tmp_path / "bin" / "sbatch").unlink()
+    with pytest.raises(SubmitFailed) as caught:
+        ours.submit(print)
+    assert caught.value.answer.returncode not in (0, None)
+
+
+def test_what_a_surrounding_job_left_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SBATCH_PARTITION", "debug")
+    monkeypatch.setenv("SLURM_CONF", "/etc/other.conf")
+    ours = executor(tmp_path, "echo 'Submitted batch job 71'")
+    ours.submit(print)
+    environment = (tmp_path / "bin" / "env").read_text()
+    assert "SLURM_MEM_PER_CPU" not in environment
+    assert "SBATCH_PARTITION" not in environment
+    assert "SLURM_CONF=/etc/other.conf" in environment
+
+
+def test_a_site_may_keep_some_of_what_it_scrubs() -> None:
+    site = SiteProfile.model_validate(SITE | {"environment": {"keep": ["SLURM_CONF", "SLURM_CLUSTERS"]}})
+    inherited = {"SLURM_CLUSTERS": "a", "SLURM_NTASKS": "4", "PMIX_RANK": "0", "PATH": "/bin", "SLURM_CONF": "/c"}
+    assert clean_variables(site, inherited) == {"SLURM_CLUSTERS": "a", "PATH": "/bin", "SLURM_CONF": "/c"}
