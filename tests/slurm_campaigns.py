@@ -80,7 +80,7 @@ def make_sleeping_campaign(home: Path, *, trial_seconds: float) -> Path:
         device_seconds=1.0,
         reference={"1": (), "2": (), "3": ()},
     )
-    write_doctor(opened, report)
+    write_doctor(opened, report, "testbed-h100")
     return project
 
 

@@ -82,11 +82,20 @@ def init(
 
 
 @app.command()
-def doctor(project: ProjectOption = HERE, contract: ContractOption = CONTRACT, as_json: JsonOption = False) -> None:
-    """Stage 2: run the baseline several times; its phases, its memory, and this machine's noise."""
+def doctor(
+    project: ProjectOption = HERE,
+    contract: ContractOption = CONTRACT,
+    site: SiteOption = "local",
+    place: Annotated[str, typer.Option(hidden=True, help="Keep the report as that of a site's partition.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Stage 2: run the baseline several times, here or on a site's node; its phases, its memory, and the noise.
+
+    Example: infrarsi doctor --site mycluster
+    """
     from infrarsi_hpc.cli import stages
 
-    stages.doctor(project, contract, as_json)
+    stages.doctor(project, contract, site, place, as_json)
 
 
 @app.command()

@@ -49,12 +49,20 @@ def init(directory: Path, goal: str, contract: str, relock: bool, yes: bool, as_
     say("next: infrarsi doctor")
 
 
-def doctor(project: Path, contract: str, as_json: bool) -> None:
+def doctor(project: Path, contract: str, site: str, place: str, as_json: bool) -> None:
     """Examine the baseline."""
     from infrarsi_hpc.edges.project import open_project
+    from infrarsi_hpc.edges.sites import read_profile
     from infrarsi_hpc.stages.doctor import examine
 
-    report = examine(open_project(project.resolve(), contract), on_progress=note)
+    opened = open_project(project.resolve(), contract)
+    profile = read_profile(site, os.environ, Path.home())
+    if profile.scheduler.kind == "slurm" and not place:
+        from infrarsi_hpc.stages.on_node import examine_on_node
+
+        report = examine_on_node(opened, profile, said=note)
+    else:
+        report = examine(opened, where=place, on_progress=note)
     if as_json:
         say_json(report.model_dump(mode="json"))
     else:
@@ -154,7 +162,9 @@ def run(
         say(job_script(opened, campaign, options.site, arguments).rstrip())
         return
     if how == "dry-run":
-        _show_dry_run(stage.dry_run(opened, options, opened.doctor()), as_json)
+        from infrarsi_hpc.stages.dry_run import dry_run
+
+        _show_dry_run(dry_run(opened, options, stage.known_doctor(opened, options.site)), as_json)
         return
     guest.save_arguments(opened, name, arguments)
     if how == "detach":
@@ -195,7 +205,7 @@ def cancel(project: Path, contract: str, campaign: str | None, site: str) -> Non
 
 
 def _show_dry_run(plan: object, as_json: bool) -> None:
-    from infrarsi_hpc.stages.run import DryRun
+    from infrarsi_hpc.stages.dry_run import DryRun
 
     assert isinstance(plan, DryRun)
     if as_json:

@@ -62,21 +62,22 @@ class Project:
     lock: Lock
     contract_file: str
 
-    @property
-    def doctor_file(self) -> Path:
-        """Where the doctor's report lies."""
-        return self.root / CAMPAIGNS / f"doctor-{self.contract.digest[:12]}.json"
+    def doctor_file(self, where: str = "") -> Path:
+        """Where the doctor's report of this machine lies, or that of another place (a site's partition)."""
+        place = f"-{where}" if where else ""
+        return self.root / CAMPAIGNS / f"doctor-{self.contract.digest[:12]}{place}.json"
 
     def campaign_folder(self, name: str) -> Path:
         """A campaign's folder."""
         return self.root / CAMPAIGNS / name
 
-    def doctor(self) -> DoctorReport | None:
-        """The doctor's report for this very contract and baseline, or none."""
-        if not self.doctor_file.exists():
+    def doctor(self, where: str = "") -> DoctorReport | None:
+        """The doctor's report for this very contract and baseline at a place, or none."""
+        path = self.doctor_file(where)
+        if not path.exists():
             return None
         report = read_json(
-            self.doctor_file,
+            path,
             DoctorReport,
             ContractError,
             schema=1,
@@ -170,10 +171,11 @@ def write_lock(root: Path, contract_file: str, lock: Lock) -> None:
     write_text(root / lock_name(contract_file), json.dumps(lock.model_dump(mode="json"), indent=1) + "\n")
 
 
-def write_doctor(project: Project, report: DoctorReport) -> None:
-    """Keep the doctor's report."""
-    project.doctor_file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(project.doctor_file, report.model_dump(mode="json"))
+def write_doctor(project: Project, report: DoctorReport, where: str = "") -> None:
+    """Keep the doctor's report of a place."""
+    path = project.doctor_file(where)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, report.model_dump(mode="json"))
 
 
 def read_patch(path: Path, files: Mapping[str, str], entry: PatchEntry | None = None) -> tuple[Patch, tuple[str, ...]]:

@@ -44,8 +44,8 @@ class _Seen:
         return self.result.runs[-1]
 
 
-def examine(project: Project, *, on_progress: Callable[[str], None] = lambda _: None) -> DoctorReport:
-    """Measure the baseline on this machine and keep the report.
+def examine(project: Project, *, where: str = "", on_progress: Callable[[str], None] = lambda _: None) -> DoctorReport:
+    """Measure the baseline on this machine and keep the report, as that of `where` if this is a node of a site's.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def examine(project: Project, *, on_progress: Callable[[str], None] = lambda _: 
         reference={str(s.spec.seed): _steps(s.last) for s in timed},
         versions=first.result.versions,
     )
-    write_doctor(project, report)
+    write_doctor(project, report, where)
     return report
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from infrarsi_hpc.domain.job import JobState
+from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.project import CAMPAIGNS, Project
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
@@ -18,6 +19,31 @@ from infrarsi_hpc.errors import Interrupted, SiteError
 from infrarsi_hpc.stages.interrupts import interruptible
 
 COMMAND_SECONDS = 3600.0
+
+
+def place_of(site: SiteProfile) -> str:
+    """A site's partition as a place whose nodes are alike: what a doctor's report is of."""
+    return f"{site.name}-{partition_of(site).name}"
+
+
+def examine_on_node(project: Project, site: SiteProfile, *, said: Callable[[str], None]) -> DoctorReport:
+    """Run the doctor on a node of the site's; gives the report that it kept.
+
+    Raises
+    ------
+    SiteError
+        It left none.
+    """
+    where = place_of(site)
+    run_on_node(project, site, ["doctor", "--contract", project.contract_file, "--place", where], said=said)
+    report = project.doctor(where)
+    if report is None:
+        raise SiteError(
+            "the doctor's report is not there",
+            why="its job ended well, and this host does not see what it wrote",
+            fix="is the project on a file system that nodes and login node share?",
+        )
+    return report
 
 
 def run_on_node(project: Project, site: SiteProfile, arguments: Sequence[str], *, said: Callable[[str], None]) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from infrarsi_hpc.domain.campaign import CampaignState, PlannedTrial, PromotionResult
 from infrarsi_hpc.domain.candidate import Candidate
-from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.observation import Observation
@@ -33,7 +32,6 @@ from infrarsi_hpc.errors import ContractError, Interrupted, UsageError
 from infrarsi_hpc.search.convergence import converged
 from infrarsi_hpc.search.finalists import finalists
 from infrarsi_hpc.search.propose import Problem, propose
-from infrarsi_hpc.search.space import Space
 from infrarsi_hpc.stages.allowance import Allowance
 from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
 from infrarsi_hpc.stages.dispatchers import dispatcher_for
@@ -41,7 +39,14 @@ from infrarsi_hpc.stages.doctor import examine
 from infrarsi_hpc.stages.interrupts import HandOver, interruptible
 from infrarsi_hpc.stages.nodes import excluded_nodes
 from infrarsi_hpc.stages.problem import problem_of
-from infrarsi_hpc.stages.promotion import decide_finalist, finalists_of, plan_block, result_of, was_looked_at
+from infrarsi_hpc.stages.promotion import (
+    decide_finalist,
+    finalists_of,
+    plan_block,
+    result_of,
+    was_looked_at,
+    with_room,
+)
 
 #: Trials of a round; a round's results are in before the next one is chosen.
 BATCH = 4
@@ -49,9 +54,6 @@ BATCH = 4
 MAX_FINALISTS = 3
 #: Candidates that get as far as a promotion run, those included that fail in their first ones.
 MAX_TRIED_FINALISTS = 6
-#: A finalist's measured peak should stay below this share of the limit: the allocator alone moves it by up to 8% from
-#: run to run, and what runs out of memory one time in four is no speedup.
-ROOMY_SHARE = 0.92
 CAMPAIGN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -75,18 +77,26 @@ class RunOptions:
     is_one_tick: bool = False
 
 
+def known_doctor(project: Project, site: SiteProfile) -> DoctorReport | None:
+    """The doctor's report of this machine or of the site's partition, if there is one."""
+    if site.scheduler.kind == "slurm":
+        from infrarsi_hpc.stages.on_node import place_of
+
+        return project.doctor(place_of(site))
+    return project.doctor()
+
+
 def ensure_doctor(project: Project, observer: Observer, site: SiteProfile = THIS_MACHINE) -> DoctorReport:
     """The doctor's report; made now, on a node of the site's, if there is none for this contract."""
-    report = project.doctor()
     if site.scheduler.kind == "slurm":
-        from infrarsi_hpc.stages.on_node import run_on_node
+        from infrarsi_hpc.stages.on_node import examine_on_node
 
+        report = known_doctor(project, site)
         if report is None:
             observer.said("no doctor's report for this contract yet: examining the baseline on a node first")
-            run_on_node(project, site, ["doctor", "--contract", project.contract_file], said=observer.said)
-            report = project.doctor()
-        assert report is not None
+            report = examine_on_node(project, site, said=observer.said)
         return report
+    report = project.doctor()
     if report is not None and report.device_key != str(device_key(project.contract.workload.device)):
         observer.said(f"the doctor's report is of another device ({report.device_key})")
         report = None
@@ -378,19 +388,6 @@ def _experience(campaign: Campaign) -> tuple[Observation, ...]:
     return tuple(rows)
 
 
-def with_room(state: CampaignState, contract: Contract, chosen: list[Candidate]) -> list[Candidate]:
-    """The same candidates, those with room below the memory limit first, each group in its order."""
-    limit = contract.limits.memory_gib
-    if limit is None:
-        return chosen
-    peaks = {
-        t.plan.candidate.id: t.reading.peak_gib
-        for t in state.trials.values()
-        if t.purpose == "search" and t.reading and t.reading.peak_gib is not None
-    }
-    return sorted(chosen, key=lambda c: peaks.get(c.id, 0.0) > ROOMY_SHARE * limit)
-
-
 def _promote(campaign: Campaign, allowance: Allowance) -> str:
     """Re-verify the best candidates, best first, until one is promoted; gives the limit that stopped it, if one did."""
     state, contract, doctor = campaign.state, campaign.project.contract, campaign.doctor
@@ -418,30 +415,3 @@ def _promote(campaign: Campaign, allowance: Allowance) -> str:
             break
     campaign.ledger.append("promoted", finalists=[o.model_dump(mode="json") for o in outcomes])
     return ""
-
-
-@dataclass(frozen=True)
-class DryRun:
-    """What `run --dry-run` shows: nothing is started, nothing written."""
-
-    candidates: list[Candidate]
-    num_configurations: int
-    trial_seconds: float
-    max_trials: int
-
-
-def dry_run(project: Project, options: RunOptions, doctor: DoctorReport | None) -> DryRun:
-    """The first round as it would be planned, and what a trial is expected to take."""
-    contract = project.contract
-    problem = problem_of(
-        contract, patch_library(project), options.fixed, run_noise=doctor.between_run_cv if doctor else 0.05
-    )
-    rng = np.random.default_rng([options.seed or 0, 1])
-    candidates = propose(problem, [], options.batch, rng)
-    step_seconds = doctor.step_seconds if doctor else 0.0
-    return DryRun(
-        candidates=candidates,
-        num_configurations=Space(problem).num_combinations,
-        trial_seconds=contract.measurement.trial_steps * step_seconds,
-        max_trials=options.max_trials or contract.budget.trials,
-    )

@@ -8,8 +8,7 @@ from tiny_program import CONTRACT
 from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
-from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, was_looked_at
-from infrarsi_hpc.stages.run import with_room
+from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, was_looked_at, with_room
 
 
 def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:

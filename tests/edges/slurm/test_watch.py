@@ -10,6 +10,7 @@ import pytest
 from infrarsi_hpc.domain.job import JobId
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.slurm.commands import Answer, SlurmCommands
+from infrarsi_hpc.edges.slurm.dispatcher import batch_size
 from infrarsi_hpc.edges.slurm.watch import LAG_SECONDS, MISSING_SECONDS, RETURN_SECONDS, Seen, Watch
 
 SITE = SiteProfile.model_validate(
@@ -177,3 +178,13 @@ def test_a_batch_that_is_over_is_not_asked_about_again() -> None:
     before = len(fake.calls)
     look()
     assert len(fake.calls) == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "idle", "nodes", "size"),
+    [(4, None, 8, 4), (4, 0, 8, 4), (4, 2, 8, 4), (4, 6, 8, 6), (4, 40, 64, 16), (4, 40, 8, 8), (4, 40, None, 16)],
+)
+def test_a_round_grows_with_idle_nodes_and_not_without_end(
+    wanted: int, idle: int | None, nodes: int | None, size: int
+) -> None:
+    assert batch_size(wanted, idle, nodes) == size
