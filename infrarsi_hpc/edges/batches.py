@@ -11,6 +11,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,15 +125,33 @@ def claim(folder: Path, attempt: int, task: int) -> bool:
     return claim_task(folder, attempt, task, by="head")
 
 
-def claimed_by(folder: Path, attempt: int, task: int) -> str:
-    """Who has claimed a task: `agent`, `head`, or nobody (empty)."""
+@dataclass(frozen=True)
+class Claim:
+    """Who has claimed a task: `agent` or `head`, and the Slurm job (an array's own number) that the agent runs in."""
+
+    by: str
+    submission: str = ""
+
+
+def read_claim(folder: Path, attempt: int, task: int) -> Claim | None:
+    """The claim on a task, or none where nobody has it."""
     try:
         said = json.loads((folder / f"claim-{attempt}-{task}").read_bytes())
-        return str(said["by"])
+        return Claim(str(said["by"]), str(said.get("submission", "")))
     except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, KeyError, TypeError):
-        return "agent"  # being written
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Claim("agent")  # being written
+
+
+def shows_life(folder: Path, attempt: int, task: int) -> bool:
+    """Whether a task's agent gave a sign lately: its heartbeat, or a claim too young for one."""
+    if read_heartbeat(folder, task) is not None:
+        return True
+    try:
+        return time.time() - (folder / f"claim-{attempt}-{task}").stat().st_mtime < HEARTBEAT_STALE_SECONDS
+    except OSError:
+        return False
 
 
 def is_agent_alive(folder: Path) -> bool:

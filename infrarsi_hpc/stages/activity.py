@@ -173,7 +173,8 @@ def _process_lives(job: dict[str, Any]) -> bool:
 
 def _running(campaign: Path, job: OpenJob, task: int, now: float) -> RunningTask | None:
     folder = batches.round_folder(campaign, job.round)
-    if batches.claimed_by(folder, job.attempt, task) != "agent":
+    claim = batches.read_claim(folder, job.attempt, task)
+    if claim is None or claim.by != "agent":
         return None
     trials = job.trials[task]
     said = batches.read_heartbeat(folder, task)

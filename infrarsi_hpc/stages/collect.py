@@ -96,16 +96,24 @@ class Collector:
         if result is not None and (sight.phase == "over" or not _wants_a_witness(result)):
             self._accounted[task] = self._accounted.get(task, 0.0) + result.device_seconds
             return Taken(spec, result, None, sight)
-        if batches.claimed_by(self.folder, self.attempt, task) == "head":
+        claim = batches.read_claim(self.folder, self.attempt, task)
+        if claim is not None and claim.by == "head":
             ending = Ending(outcome=Outcome.CANCELLED, evidence="its submission was given up before it had begun")
             return Taken(spec, None, ending, sight)
-        if sight.phase != "over":
+        if sight.phase != "over" or self._runs_elsewhere(task, claim):
             self._over_since.pop(spec.trial, None)
             return None
         since = self._over_since.setdefault(spec.trial, time.monotonic())
         if time.monotonic() - since < self.dispatcher.result_grace_seconds:
             return None
         return Taken(spec, None, ending_of(sight), sight, self.charge(task, sight))
+
+    def _runs_elsewhere(self, task: int, claim: batches.Claim | None) -> bool:
+        """Whether a job other than the one we know of makes this task: one whose submission got no answer."""
+        ours = str(self.job.get("id", "")) if self.job is not None else ""
+        if claim is None or claim.submission in ("", ours):
+            return False
+        return batches.read_heartbeat(self.folder, task) is not None
 
     def charge(self, task: int, sight: Sight) -> float:
         """What a task has cost beyond what was taken in or charged for already."""

@@ -78,7 +78,8 @@ def claim_task(folder: Path, attempt: int, task: int, *, by: str = "agent") -> b
     """
     job, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")
     name = f"claim-{attempt}-{task}"
-    claim = {"node": node_name(), "pid": os.getpid(), "by": by, "job": job}
+    submission = os.environ.get("SLURM_ARRAY_JOB_ID") or job
+    claim = {"node": node_name(), "pid": os.getpid(), "by": by, "job": job, "submission": submission}
     if _create(folder / name, claim):
         return True
     if by != "agent" or not job or not restarts.isdigit() or restarts == "0":

@@ -23,6 +23,8 @@ from infrarsi_hpc.edges.atomic import write_json
 from infrarsi_hpc.edges.dispatch import Phase, Sight
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
+from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
+from infrarsi_hpc.edges.slurm.sacct_text import read_sacct
 from infrarsi_hpc.edges.slurm.sbatch_text import SubmitRefusal, classify_refusal
 from infrarsi_hpc.edges.slurm.single import my_jobs
 from infrarsi_hpc.edges.slurm.squeue_text import FORMAT, parse_squeue
@@ -225,7 +227,7 @@ class SlurmDispatcher:
                 return {**kept, "id": job.number, "cluster": job.cluster}
             waited = time.monotonic() - began
             if answer.is_answer and waited >= ADOPT_SECONDS:
-                return None
+                return self._in_accounts(name, kept)
             if waited > MAX_OUTAGE_SECONDS:
                 raise SiteError(
                     "Slurm did not answer for hours", why=said.stderr.strip()[:300], fix="run the same command again"
@@ -233,15 +235,35 @@ class SlurmDispatcher:
             self.pause(pause)
             pause = pause if answer.is_answer else min(2 * pause, 60.0)
 
+    def _in_accounts(self, name: str, kept: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A job that the controller has forgotten already (MinJobAge), by its name."""
+        if self.site.scheduler.has_accounting is False:
+            return None
+        said = self.commands.run(
+            "sacct", "--parsable2", f"--name={name}", f"--format={SACCT_FORMAT}", "--starttime=now-7days"
+        )
+        try:
+            found = [task.record.job for task in read_sacct(said.stdout).tasks if task.record.name == name]
+        except ValueError:
+            return None
+        return {**kept, "id": max(found).number, "cluster": max(found).cluster} if found else None
+
     # ---- watching
 
     def look(self, folder: Path, attempt: int, job: Mapping[str, Any] | None) -> list[Sight]:
         """One sight a task."""
         if job is None:
-            return [Sight("unknown") for _ in batches.read_tasks(folder)]
+            return [self._by_signs(folder, attempt, task) for task in range(len(batches.read_tasks(folder)))]
         watch = self._watch(folder, attempt, job)
         now = watch.clock()
         return [self._sight(folder, job, seen, now) for seen in watch.look()]
+
+    @staticmethod
+    def _by_signs(folder: Path, attempt: int, task: int) -> Sight:
+        """A task whose job nobody can name: its agent's own signs tell whether it lives."""
+        if batches.shows_life(folder, attempt, task):
+            return Sight("running")
+        return Sight("over", words="its agent is gone, and Slurm knows no job of its name")
 
     def _watch(self, folder: Path, attempt: int, job: Mapping[str, Any]) -> Watch:
         key = (str(folder), attempt)
