@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +95,8 @@ class CampaignFolder:
         folder = f"rounds/r{self.round:04d}"
         self.write(f"{folder}/claim-1-{task}", json.dumps({"node": node, "pid": 1, "by": "agent", "job": "1"}))
         beat = {"pid": 1, "node": node, "trial": trial, "started": now - seconds, "time": now - age}
-        self.write(f"{folder}/heartbeat-{task}.json", json.dumps(beat))
+        path = self.write(f"{folder}/heartbeat-{task}.json", json.dumps(beat))
+        os.utime(path, (now - age, now - age))
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

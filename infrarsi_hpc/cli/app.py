@@ -31,6 +31,13 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
 
 SiteOption = Annotated[str, typer.Option(envvar="INFRARSI_SITE", help="The site profile's name.")]
 
+CampaignSiteOption = Annotated[
+    str | None,
+    typer.Option(
+        "--site", envvar="INFRARSI_SITE", help="The site profile's name (default: the campaign's last, else local)."
+    ),
+]
+
 HERE = Path()
 CONTRACT = "infrarsi.toml"
 
@@ -111,7 +118,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of the search's random choices.", min=0)] = None,
     fix: Annotated[list[str] | None, typer.Option(help="KNOB=VALUE: leave this knob out of the search.")] = None,
     experience: Annotated[bool, typer.Option(help="Use and extend the experience store.")] = True,
-    site: SiteOption = "local",
+    site: CampaignSiteOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Go on in the background.")] = False,
     as_job: Annotated[bool, typer.Option("--as-job", help="Run the head as a small Slurm job of its own.")] = False,
     once: Annotated[bool, typer.Option("--once", help="One tick, then return (for cron).")] = False,
@@ -119,6 +126,7 @@ def run(
     print_job: Annotated[
         bool, typer.Option("--print-job", help="Print a Slurm job script that runs this campaign on one node.")
     ] = False,
+    resumed: Annotated[bool, typer.Option("--resumed", hidden=True, help="A time that has passed is now.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stage 3: search, then re-verify the winners against the baseline. Ctrl-C and go on later as you like.
@@ -133,7 +141,7 @@ def run(
     chosen = [name for name, is_chosen in modes.items() if is_chosen]
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]} say different things", fix="give one of them")
-    begin, end = parse_window(start_at, until)
+    begin, end = parse_window(start_at, until, is_resumed=resumed)
     stages.run(
         project,
         contract,
@@ -149,7 +157,7 @@ def cancel(
     project: ProjectOption = HERE,
     contract: ContractOption = CONTRACT,
     campaign: CampaignOption = None,
-    site: SiteOption = "local",
+    site: CampaignSiteOption = None,
 ) -> None:
     """Stop a campaign: its head, wherever it runs, and its trials. `infrarsi run` goes on with it later."""
     from infrarsi_hpc.cli import stages
@@ -288,13 +296,14 @@ app.add_typer(campaigns_app, name="campaigns")
 def main() -> None:
     """Run the command; every failure has a message and an exit code, never a trace."""
     from infrarsi_hpc.cli.output import say_error
+    from infrarsi_hpc.stages.interrupts import HandOver
 
     try:
         app()
     except InfrarsiError as error:
         say_error(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, HandOver):
         print("infrarsi: interrupted; the same command goes on", file=sys.stderr)
         sys.exit(5)
     except BrokenPipeError:

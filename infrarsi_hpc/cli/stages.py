@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -101,7 +101,7 @@ class RunFlags:
     seed: int | None
     fix: tuple[str, ...]
     experience: bool
-    site: str
+    site: str | None
 
     def arguments(self) -> list[str]:
         """The same flags as a command line."""
@@ -141,6 +141,8 @@ def run(
     from infrarsi_hpc.stages.settings import parse_settings
 
     opened = open_project(project.resolve(), contract)
+    name = stage.campaign_name(opened, campaign)
+    flags = replace(flags, site=_site_of(flags.site, opened.campaign_folder(name)))
     options = stage.RunOptions(
         campaign=campaign,
         max_trials=flags.max_trials,
@@ -151,10 +153,9 @@ def run(
         batch=flags.batch,
         fixed=parse_settings(opened.contract.knobs, flags.fix),
         use_experience=flags.experience,
-        site=read_profile(flags.site, os.environ, Path.home()),
+        site=read_profile(flags.site or "local", os.environ, Path.home()),
         is_one_tick=how == "once",
     )
-    name = stage.campaign_name(opened, campaign)
     arguments = ["--contract", contract, *(["--campaign", campaign] if campaign else []), *flags.arguments()]
     if how == "print-job":
         from infrarsi_hpc.stages.job_script import job_script
@@ -192,7 +193,17 @@ def run(
         raise typer.Exit(1)
 
 
-def cancel(project: Path, contract: str, campaign: str | None, site: str) -> None:
+def _site_of(given: str | None, campaign: Path) -> str:
+    """The site named, or else the one that the campaign was last run with: its jobs are there."""
+    from infrarsi_hpc.cli.saved_arguments import known_arguments
+
+    if given is not None:
+        return given
+    saved = known_arguments(campaign)
+    return (saved.value("--site") if saved is not None else None) or "local"
+
+
+def cancel(project: Path, contract: str, campaign: str | None, site: str | None) -> None:
     """Stop a campaign's head and its trials."""
     from infrarsi_hpc.edges.project import open_project
     from infrarsi_hpc.edges.sites import read_profile
@@ -201,7 +212,8 @@ def cancel(project: Path, contract: str, campaign: str | None, site: str) -> Non
 
     opened = open_project(project.resolve(), contract)
     name = stage.campaign_name(opened, campaign)
-    guest.cancel_campaign(opened, name, read_profile(site, os.environ, Path.home()), said=say)
+    profile = read_profile(_site_of(site, opened.campaign_folder(name)), os.environ, Path.home())
+    guest.cancel_campaign(opened, name, profile, said=say)
 
 
 def _show_dry_run(plan: object, as_json: bool) -> None:

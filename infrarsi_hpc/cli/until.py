@@ -36,9 +36,11 @@ def parse_until(text: str, now: datetime) -> float:
 
 
 def parse_window(
-    start_at: str | None, until: str | None, now: datetime | None = None
+    start_at: str | None, until: str | None, now: datetime | None = None, *, is_resumed: bool = False
 ) -> tuple[float | None, float | None]:
     """Unix times of a start and an end; the end is the first such time after the start.
+
+    A resumed head was told points in time, which may have passed.
 
     Raises
     ------
@@ -49,6 +51,8 @@ def parse_window(
     begin = _start(start_at, now) if start_at else None
     if until is None:
         return begin, None
+    if is_resumed and (past := _start(until, now)) <= now.timestamp():
+        return begin, past
     end = parse_until(until, datetime.fromtimestamp(begin) if begin is not None else now)
     return begin, end
 

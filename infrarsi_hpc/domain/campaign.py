@@ -258,7 +258,9 @@ def _finish(state: CampaignState, trial: TrialRecord, event: Mapping[str, Any]) 
     trial.ending = Ending.model_validate(event["ending"])
     trial.reading = Reading.model_validate(event["reading"]) if event.get("reading") else None
     trial.verdict = None
-    if trial.ending.outcome in RETRIED and trial.ending.outcome is not Outcome.CANCELLED:
+    # our own cancelling is not counted; what somebody else cancels again and again is given up
+    is_ours = trial.ending.outcome is Outcome.CANCELLED and not event.get("is_foreign", False)
+    if trial.ending.outcome in RETRIED and not is_ours:
         trial.num_lost += 1
     trial.num_unconfirmed += trial.ending.wants_confirmation
     trial.device_seconds += float(event.get("device_seconds", 0.0))

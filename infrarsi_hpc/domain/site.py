@@ -196,7 +196,7 @@ class Storage(_Section):
     scratch: Folder = ""
     tmpdir: Folder = ""
     #: A result may be seen this long after its job has ended (NFS attribute caches, Lustre).
-    result_grace_seconds: float = Field(default=30.0, ge=0, le=3600)
+    result_grace_seconds: float = Field(default=90.0, ge=0, le=3600)
 
 
 class SiteLimits(_Section):

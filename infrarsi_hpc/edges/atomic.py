@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,29 @@ def write_bytes(path: Path, data: bytes) -> None:
         _flush_folder(path.parent)
     except OSError as error:
         raise site_error(path, error) from error
+
+
+def age_seconds(path: Path) -> float | None:
+    """Seconds since a file was written, none where there is none.
+
+    By the clock of the file system that both times come from, as a probe beside the file shows it: the hosts' clocks
+    may differ. Where no probe may be written (somebody else's campaign), by this host's clock.
+    """
+    probe = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        written_at = path.stat().st_mtime
+        try:
+            probe.touch()
+            return probe.stat().st_mtime - written_at
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return time.time() - written_at
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
+    except OSError:
+        return None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.trial import MAX_RESULT_BYTES, TrialResult, TrialSpec
 from infrarsi_hpc.edges.agent.main import claim_task
-from infrarsi_hpc.edges.atomic import site_error, write_bytes, write_json
+from infrarsi_hpc.edges.atomic import age_seconds, site_error, write_bytes, write_json
 from infrarsi_hpc.edges.typed_files import describe
 from infrarsi_hpc.errors import TrialFileError
 
@@ -112,12 +111,17 @@ def read_tasks(folder: Path) -> list[list[str]]:
 
 def read_heartbeat(folder: Path, task: int = 0) -> dict[str, Any] | None:
     """What a task's agent last said of itself, or none if it never did or is silent for too long."""
+    path = folder / f"heartbeat-{task}.json"
     try:
-        heartbeat = json.loads((folder / f"heartbeat-{task}.json").read_bytes())
-        age = time.time() - float(heartbeat["time"])
-    except (OSError, ValueError, KeyError, TypeError):
+        heartbeat = json.loads(path.read_bytes())
+    except (OSError, ValueError):
         return None
-    return dict(heartbeat) if age < HEARTBEAT_STALE_SECONDS else None
+    return dict(heartbeat) if isinstance(heartbeat, dict) and _is_fresh(path) else None
+
+
+def _is_fresh(path: Path) -> bool:
+    age = age_seconds(path)
+    return age is not None and age < HEARTBEAT_STALE_SECONDS
 
 
 def claim(folder: Path, attempt: int, task: int) -> bool:
@@ -133,11 +137,15 @@ class Claim:
     submission: str = ""
 
 
+#: A claim of the head's: the task was not begun, and never will be.
+GIVEN_UP = Claim("head")
+
+
 def read_claim(folder: Path, attempt: int, task: int) -> Claim | None:
     """The claim on a task, or none where nobody has it."""
     try:
         said = json.loads((folder / f"claim-{attempt}-{task}").read_bytes())
-        return Claim(str(said["by"]), str(said.get("submission", "")))
+        return GIVEN_UP if said["by"] == "head" else Claim(str(said["by"]), str(said.get("submission", "")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -146,12 +154,7 @@ def read_claim(folder: Path, attempt: int, task: int) -> Claim | None:
 
 def shows_life(folder: Path, attempt: int, task: int) -> bool:
     """Whether a task's agent gave a sign lately: its heartbeat, or a claim too young for one."""
-    if read_heartbeat(folder, task) is not None:
-        return True
-    try:
-        return time.time() - (folder / f"claim-{attempt}-{task}").stat().st_mtime < HEARTBEAT_STALE_SECONDS
-    except OSError:
-        return False
+    return read_heartbeat(folder, task) is not None or _is_fresh(folder / f"claim-{attempt}-{task}")
 
 
 def is_agent_alive(folder: Path) -> bool:
@@ -163,7 +166,7 @@ def _is_alive(folder: Path, claim: Path) -> bool:
     said: Any = read_heartbeat(folder, int(claim.name.split("-")[2]))
     if said is None:
         with contextlib.suppress(OSError, ValueError):
-            if time.time() - claim.stat().st_mtime < HEARTBEAT_STALE_SECONDS:
+            if _is_fresh(claim):
                 said = json.loads(claim.read_bytes())
     if not isinstance(said, dict) or said.get("by") == "head":
         return False

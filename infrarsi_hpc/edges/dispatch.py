@@ -6,10 +6,10 @@ measured; a dispatcher says only whether a task still waits or runs, and how its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from infrarsi_hpc.domain.job import JobRecord
 from infrarsi_hpc.domain.trial import TrialSpec
@@ -38,9 +38,18 @@ class Sight:
     reason: str = ""
 
 
+@runtime_checkable
+class PausingDispatcher(Protocol):
+    """One that waits by itself at times, for Slurm to answer: how it does so is the caller's to say."""
+
+    pause: Callable[[float], None]
+
+
 class Dispatcher(Protocol):
     """Starts, looks at and stops batches."""
 
+    #: `kind` of the jobs that it starts, as the ledger has them.
+    kind: str
     #: First and longest interval between two looks, seconds.
     poll_seconds: float
     poll_seconds_max: float

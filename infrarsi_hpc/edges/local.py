@@ -30,6 +30,7 @@ class LocalDispatcher:
     result_grace_seconds = 0.0
 
     def __init__(self, site: SiteProfile) -> None:
+        self.kind = "local"
         self.poll_seconds = self.poll_seconds_max = site.limits.poll_seconds
         self.scratch = site.user.scratch or site.storage.scratch
 

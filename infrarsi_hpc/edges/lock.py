@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infrarsi_hpc.edges.atomic import site_error
+from infrarsi_hpc.edges.atomic import age_seconds, site_error
 from infrarsi_hpc.errors import SiteError
 
 STALE_SECONDS = 600.0
@@ -116,20 +116,7 @@ def _take(path: Path) -> bool:
 def _is_stale(path: Path, holder: Holder | None) -> bool:
     if holder is not None and holder.started and holder.host == socket.gethostname():
         return not is_running(holder)
-    return _age_seconds(path) > STALE_SECONDS
-
-
-def _age_seconds(path: Path) -> float:
-    """Age by the clock of the file system that both times come from; the hosts' clocks may differ."""
-    probe = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        probe.touch()
-        try:
-            return probe.stat().st_mtime - path.stat().st_mtime
-        finally:
-            probe.unlink(missing_ok=True)
-    except FileNotFoundError:
-        return 0.0
+    return (age_seconds(path) or 0.0) > STALE_SECONDS
 
 
 def _break(path: Path, stale: Holder | None) -> None:

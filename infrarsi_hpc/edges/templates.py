@@ -106,7 +106,7 @@ def _expanded(value: object) -> str:
 
 
 def _inert(text: str) -> str:
-    return re.sub(r'([\\"$`!])', r"\\\1", text)
+    return re.sub(r'([\\"$`])', r"\\\1", text)
 
 
 def _printable(value: object) -> str:

@@ -30,12 +30,19 @@ class Allowance:
         """What a clear winner's promotion takes, as an estimate: kept back from the search."""
         measurement = self.contract.measurement
         steps = measurement.short_steps + measurement.long_steps
-        return RESERVED_PAIRS * 2 * (steps * self.doctor.step_seconds + 2 * RUN_OVERHEAD_SECONDS)
+        return self._devices * RESERVED_PAIRS * 2 * (steps * self.doctor.step_seconds + 2 * RUN_OVERHEAD_SECONDS)
 
     @property
     def trial_seconds(self) -> float:
         """What one search trial takes, as an estimate: as slow as the baseline."""
-        return self.contract.measurement.trial_steps * self.doctor.step_seconds + RUN_OVERHEAD_SECONDS
+        seconds = self.contract.measurement.trial_steps * self.doctor.step_seconds + RUN_OVERHEAD_SECONDS
+        return self._devices * seconds
+
+    @property
+    def _devices(self) -> int:
+        """Devices that the baseline holds: every rank one on GPUs; a CPU host is one however many ranks share it."""
+        knobs = self.contract.knob_set
+        return knobs.num_ranks(knobs.baseline()) if self.contract.workload.device == "cuda" else 1
 
     def num_trials(self, state: CampaignState, wanted: int, now: float) -> tuple[int, str]:
         """How many of the wanted search trials may be started, and why not more."""
@@ -78,4 +85,6 @@ class Allowance:
     def _in_time(self, now: float) -> int:
         if self.deadline is None:
             return 10**9
-        return int((self.deadline - now - self.promotion_seconds) // self.trial_seconds)
+        return int(
+            (self.deadline - now - self.promotion_seconds / self._devices) // (self.trial_seconds / self._devices)
+        )

@@ -6,6 +6,7 @@ started again with the same command, loses no finished trial and makes none twic
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,7 @@ class Campaign:
     check: Callable[[float], None] = lambda _: None
     #: Take what is there, start what is due, and wait for nothing: a tick of cron's.
     is_one_tick: bool = False
+    _running_seconds: float = 0.0
 
     @property
     def folder(self) -> Path:
@@ -129,6 +131,8 @@ class Campaign:
         if is_again:
             due = [spec for task in tasks for spec in task]
             tasks = self.dispatcher.group(due, is_one_allocation=record.purpose == "verify")
+        self._running_seconds = 0.0
+        self.check(0.0)
         folder = batches.write_batch(self.folder, record.round, attempt, tasks, self.patches)
         self.ledger.append("submitting", round=record.round, attempt=attempt)
         job = self.dispatcher.submit(folder, attempt, tasks)
@@ -138,9 +142,9 @@ class Campaign:
     def _collect(self, record: RoundRecord, tasks: Sequence[Sequence[TrialSpec]]) -> None:
         folder = batches.round_folder(self.folder, record.round)
         is_cancelled = (folder / "cancel").exists()
-        collector = Collector(self.folder, record.round, record.attempt, record.job, tasks, self.dispatcher)
+        collector = self._collector(record, tasks)
         looked = lambda heartbeat: self._looked(collector, heartbeat)  # noqa: E731
-        for taken in collect(collector, on_poll=looked, is_one_tick=self.is_one_tick):
+        for taken in collect(collector, on_poll=looked, is_one_tick=self.is_one_tick, wait=self.wait):
             if taken.result is None and is_cancelled:
                 continue  # it never ran: the same attempt is due again
             self._take(taken)
@@ -148,9 +152,31 @@ class Campaign:
         if collector.waiting:
             raise Waiting(len(collector.waiting), [sight.phase for sight in collector.sights])
 
+    def _collector(self, record: RoundRecord, tasks: Sequence[Sequence[TrialSpec]]) -> Collector:
+        """What is left of a batch, knowing what of its tasks' cost the ledger has already."""
+        handed = batches.read_tasks(batches.round_folder(self.folder, record.round))
+        task_of = {name: task for task, names in enumerate(handed) for name in names}
+        accounted: dict[int, float] = {}
+        for visit in self.state.visits:
+            if (visit.round, visit.submission) == (record.round, record.attempt) and visit.trial in task_of:
+                task = task_of[visit.trial]
+                accounted[task] = accounted.get(task, 0.0) + visit.device_seconds
+        return Collector(
+            self.folder, record.round, record.attempt, record.job, tasks, self.dispatcher, accounted=accounted
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass without losing the campaign's lock, and look up when somebody asks to stop."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 15.0))
+            self.ledger.keep_alive()
+            self.check(self._running_seconds)
+
     def _looked(self, collector: Collector, heartbeat: dict[str, Any] | None) -> None:
         self.ledger.keep_alive()
-        self.check(collector.running_seconds())
+        self._running_seconds = collector.running_seconds()
+        self.check(self._running_seconds)
         self.observer.changed(self.state, heartbeat)
 
     def _take(self, taken: Taken) -> None:
@@ -168,6 +194,7 @@ class Campaign:
             ending=ending.model_dump(mode="json"),
             reading=reading.model_dump(mode="json") if reading else None,
             device_seconds=cost,
+            is_foreign=ending.outcome is Outcome.CANCELLED and taken.is_foreign,
             node=result.node if result is not None else taken.sight.node,
         )
         if self.state.trials[spec.trial].purpose != "verify":
@@ -250,7 +277,7 @@ class Campaign:
                 continue
             folder = batches.round_folder(self.folder, record.round)
             tasks = self._tasks(record)
-            collector = Collector(self.folder, record.round, record.attempt, record.job, tasks, self.dispatcher)
+            collector = self._collector(record, tasks)
             self.dispatcher.cancel(folder, record.job)
             for taken in collector.look():
                 if taken.result is not None:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Taken:
     sight: Sight
     #: Device-seconds of its job that no result accounts for; the first lost trial of a task is charged with them all.
     lost_seconds: float = 0.0
+    #: Somebody else ended it: neither this head nor a cancel file.
+    is_foreign: bool = False
 
 
 def ending_of(sight: Sight) -> Ending:
@@ -67,16 +69,20 @@ class Collector:
         job: Mapping[str, Any] | None,
         tasks: Sequence[Sequence[TrialSpec]],
         dispatcher: Dispatcher,
+        *,
+        accounted: Mapping[int, float] | None = None,
     ) -> None:
         self.campaign, self.attempt, self.job, self.dispatcher = campaign, attempt, job, dispatcher
         self.folder = batches.round_folder(campaign, number)
         self.waiting = {spec.trial: (spec, task) for task, specs in enumerate(tasks) for spec in specs}
+        self.num_in_task = [len(specs) for specs in tasks]
         self.sights: list[Sight] = []
         self._over_since: dict[str, float] = {}
-        self._accounted: dict[int, float] = {}
+        self._accounted: dict[int, float] = dict(accounted or {})
 
     def look(self) -> list[Taken]:
         """Everything that has ended since the last look."""
+        is_ours = (self.folder / "cancel").exists()
         # asked before the results are looked at: whoever is gone now has written all it ever will
         self.sights = self.dispatcher.look(self.folder, self.attempt, self.job)
         found = []
@@ -85,19 +91,21 @@ class Collector:
             taken = self._taken(spec, task, sight)
             if taken is not None:
                 del self.waiting[spec.trial]
-                found.append(taken)
+                is_given_up = batches.read_claim(self.folder, self.attempt, task) == batches.GIVEN_UP
+                found.append(replace(taken, is_foreign=not is_ours and not is_given_up))
         return found
 
     def _taken(self, spec: TrialSpec, task: int, sight: Sight) -> Taken | None:
+        home = batches.trial_folder(self.campaign, spec.trial)
         try:
-            result = batches.read_result(batches.trial_folder(self.campaign, spec.trial), spec.attempt)
+            result = batches.read_result(home, spec.attempt)
         except TrialFileError as error:
             return Taken(spec, None, Ending(outcome=Outcome.INFRA, evidence=str(error)), sight)
         if result is not None and (sight.phase == "over" or not _wants_a_witness(result)):
             self._accounted[task] = self._accounted.get(task, 0.0) + result.device_seconds
             return Taken(spec, result, None, sight)
         claim = batches.read_claim(self.folder, self.attempt, task)
-        if claim is not None and claim.by == "head":
+        if claim == batches.GIVEN_UP:
             ending = Ending(outcome=Outcome.CANCELLED, evidence="its submission was given up before it had begun")
             return Taken(spec, None, ending, sight)
         if sight.phase != "over" or self._runs_elsewhere(task, claim):
@@ -106,7 +114,24 @@ class Collector:
         since = self._over_since.setdefault(spec.trial, time.monotonic())
         if time.monotonic() - since < self.dispatcher.result_grace_seconds:
             return None
-        return Taken(spec, None, ending_of(sight), sight, self.charge(task, sight))
+        list(home.iterdir())  # a file server's client looks again at a folder that is opened
+        if (result := batches.read_result(home, spec.attempt)) is not None:
+            return Taken(spec, result, None, sight)
+        return Taken(spec, None, self._ending(spec, task, home, sight), sight, self.charge(task, sight))
+
+    def _ending(self, spec: TrialSpec, task: int, home: Path, sight: Sight) -> Ending:
+        """What the end of its job says about one of the task's trials that left no result."""
+        ending = ending_of(sight)
+        if ending.outcome in (Outcome.CANCELLED, Outcome.INFRA):
+            return ending
+        if not (home / f"began-{spec.attempt}").exists():
+            return Ending(outcome=Outcome.INFRA, evidence=f"its job ended before it began ({ending.evidence})")
+        if ending.outcome is Outcome.TIMEOUT and self.num_in_task[task] > 1:
+            # each run has a limit of its own; that of the whole job was cut to the partition's
+            return Ending(
+                outcome=Outcome.INFRA, evidence=f"the job's time was too short for its task ({ending.evidence})"
+            )
+        return ending
 
     def _runs_elsewhere(self, task: int, claim: batches.Claim | None) -> bool:
         """Whether a job other than the one we know of makes this task: one whose submission got no answer."""
@@ -154,6 +179,7 @@ def collect(
     *,
     on_poll: Callable[[dict[str, Any] | None], None] = lambda _: None,
     is_one_tick: bool = False,
+    wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[Taken]:
     """Everything of a batch, as it comes. `on_poll` is told at every look; what it raises ends the waiting.
 
@@ -164,8 +190,10 @@ def collect(
     while True:
         found = collector.look()
         yield from found
-        if not collector.waiting or (is_one_tick and not found and not collector.is_settling()):
+        if not collector.waiting:
             return
         on_poll(collector.heartbeat())
+        if is_one_tick and not found and not collector.is_settling():
+            return
         pause = collector.dispatcher.poll_seconds if found else min(1.5 * pause, collector.dispatcher.poll_seconds_max)
-        time.sleep(pause)
+        wait(pause)

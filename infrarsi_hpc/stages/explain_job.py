@@ -20,7 +20,7 @@ from infrarsi_hpc.errors import SiteError, UsageError
 from infrarsi_hpc.verify.job_ending import ending_of_job, ending_of_record
 
 MAX_LOG_BYTES = 2**22
-_JOB = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
+_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,10})?")
 
 
 def is_job(text: str) -> bool:

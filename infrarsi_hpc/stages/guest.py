@@ -116,7 +116,8 @@ def submit_head(
         begin_at=begin_at,
         values={
             "project": str(project.root),
-            "arguments": ["run", *arguments],
+            "arguments": ["run", "--resumed", *arguments],
+            "sbatch": commands.argv("sbatch"),
             "script": str(folder / "head.sh"),
             "stop_file": str(stop_file(folder)),
             "folder": str(folder),

@@ -16,7 +16,7 @@ from infrarsi_hpc.edges.slurm.single import cancel, submit_single
 from infrarsi_hpc.edges.slurm.watch import Watch
 from infrarsi_hpc.edges.templates import own_templates
 from infrarsi_hpc.errors import Interrupted, SiteError
-from infrarsi_hpc.stages.interrupts import interruptible
+from infrarsi_hpc.stages.interrupts import HandOver, interruptible
 
 COMMAND_SECONDS = 3600.0
 
@@ -84,6 +84,9 @@ def run_on_node(project: Project, site: SiteProfile, arguments: Sequence[str], *
                 if seen is not None and seen.is_over:
                     break
                 time.sleep(max(1.0, site.limits.poll_seconds))
+        except HandOver:
+            cancel(commands, job)
+            raise
         except KeyboardInterrupt as error:
             cancel(commands, job)
             raise Interrupted(f"`infrarsi {name}` was stopped", why="Ctrl-C", fix="run it again") from error

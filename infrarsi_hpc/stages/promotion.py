@@ -56,8 +56,8 @@ def plan_block(
 ) -> list[PlannedTrial]:
     """The next block of pairs of one finalist: secret lengths and seeds, random order within each pair."""
     measurement = contract.measurement
+    left = min(BLOCK_PAIRS, measurement.max_pairs - len(usable_pairs(state, finalist)))
     done = len(pairs_of(state, finalist))
-    left = min(BLOCK_PAIRS, measurement.max_pairs - done)
     number = sum(t.purpose == "verify" for t in state.trials.values())
     baseline = Candidate(configuration=contract.knob_set.baseline(), source="baseline")
     plans = []
@@ -93,10 +93,21 @@ def pairs_of(state: CampaignState, finalist: Candidate) -> list[tuple[TrialRecor
     return [(pair["baseline"], pair["candidate"]) for _, pair in sorted(arms.items()) if len(pair) == 2]
 
 
+def usable_pairs(state: CampaignState, finalist: Candidate) -> list[tuple[TrialRecord, TrialRecord]]:
+    """Pairs whose arms ran in one allocation on one node: what was split by a lost job is no pair, and is replaced."""
+    where = {(v.trial, v.attempt): (v.node, v.round, v.submission) for v in state.visits}
+
+    def place(arm: TrialRecord) -> object:
+        return where.get((arm.plan.trial, arm.attempt)) if arm.ending is not None else None
+
+    return [pair for pair in pairs_of(state, finalist) if place(pair[0]) == place(pair[1])]
+
+
 def decide_finalist(
     state: CampaignState, contract: Contract, doctor: DoctorReport, finalist: Candidate, num_finalists: int
 ) -> Decision:
     """What the pairs so far say about a finalist."""
+    usable = {baseline.plan.trial for baseline, _ in usable_pairs(state, finalist)}
     seconds: list[tuple[float, float]] = []
     for baseline, candidate in pairs_of(state, finalist):
         reasons = _failed(candidate)
@@ -107,9 +118,11 @@ def decide_finalist(
             # leaving the pair out would keep only those that flatter it
             text = f"promotion run {candidate.plan.trial}: longer runs did not take longer, its step time is unknown"
             return Decision("reject", None, Verdict(belief=Belief.UNDECIDED, reasons=(text,)))
-        if times[0] and times[1]:
+        if times[0] and times[1] and baseline.plan.trial in usable:
             seconds.append((times[0], times[1]))
-    num_pairs = len(pairs_of(state, finalist))
+    num_pairs = len(usable_pairs(state, finalist))
+    if len(pairs_of(state, finalist)) >= 3 * contract.measurement.max_pairs:
+        num_pairs = contract.measurement.max_pairs  # jobs are lost again and again: it ends with what there is
     return decide(
         seconds,
         threshold=threshold(contract, doctor),

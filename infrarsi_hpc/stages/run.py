@@ -22,6 +22,7 @@ from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges import archive
 from infrarsi_hpc.edges import store as stores
+from infrarsi_hpc.edges.dispatch import Dispatcher, PausingDispatcher
 from infrarsi_hpc.edges.host import device_key
 from infrarsi_hpc.edges.ledger import Ledger
 from infrarsi_hpc.edges.local import THIS_MACHINE
@@ -152,7 +153,23 @@ def open_campaign(project: Project, options: RunOptions, observer: Observer) -> 
             return excluded_nodes(state, folder, noise_cv=doctor.between_run_cv, shares_host=shares_host)
 
         dispatcher = dispatcher_for(options.site, folder, state.uid, said=observer.said, exclude=excluded)
-        yield Campaign(name, project, doctor, ledger, patches, store, dispatcher, observer)
+        _check_kind(state, dispatcher, name)
+        campaign = Campaign(name, project, doctor, ledger, patches, store, dispatcher, observer)
+        if isinstance(dispatcher, PausingDispatcher):
+            dispatcher.pause = campaign.wait
+        yield campaign
+
+
+def _check_kind(state: CampaignState, dispatcher: Dispatcher, name: str) -> None:
+    for record in state.rounds.values():
+        is_open = any(not state.trials[trial].is_final for trial in record.trials)
+        kind = record.job.get("kind", "local") if record.job is not None else dispatcher.kind
+        if is_open and kind != dispatcher.kind:
+            raise UsageError(
+                f"campaign {name} has jobs of a {kind} site, and this is a {dispatcher.kind} one",
+                why="its trials were submitted with another --site",
+                fix=f"name that site again: infrarsi run --campaign {name} --site NAME, or INFRARSI_SITE",
+            )
 
 
 def campaign_name(project: Project, name: str | None) -> str:
@@ -225,6 +242,9 @@ def run(project: Project, options: RunOptions, observer: Observer) -> CampaignSt
         if not _may_start(options, observer):
             return CampaignState()
         with open_campaign(project, options, observer) as campaign:
+            if options.is_one_tick and stop_file(campaign.folder).exists():
+                observer.said("it was asked to stop (infrarsi cancel); `infrarsi run` without --once goes on with it")
+                return campaign.state
             stop_file(campaign.folder).unlink(missing_ok=True)
             try:
                 _run(campaign, options)

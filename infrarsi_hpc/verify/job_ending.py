@@ -29,6 +29,9 @@ _SITE = frozenset(
 )
 
 
+_BELIEVED_OF_A_JOB = (Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.TIMEOUT, Outcome.INFRA)
+
+
 def ending_of_record(record: JobRecord) -> Ending:
     """How the task ended as far as its record tells; `unknown` while it has not, and where the record cannot tell."""
     state, shown = record.state, _shown(record)
@@ -59,7 +62,8 @@ def ending_of_job(record: JobRecord, log: str = "") -> Ending:
     if alone.outcome not in (Outcome.UNKNOWN, Outcome.CRASHED):
         return alone
     found = classify_log(log) if log else None
-    if found is not None and found.outcome is not Outcome.UNKNOWN:
+    # what a program does stands in its own log: the job's is the agent's, whose failure is no configuration's
+    if found is not None and found.outcome in _BELIEVED_OF_A_JOB:
         return found
     if record.signal == _KILL and _used_its_memory(record):
         text = f"{alone.evidence}; {record.max_rss_gib:.2f} GiB resident of {record.requested_memory_gib:.2f} GiB"

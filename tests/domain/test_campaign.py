@@ -100,3 +100,13 @@ def test_a_library_that_could_not_allocate_counts_as_memory_once_it_is_confirmed
     assert replay([*first, ended(3, 2, "lib_alloc"), verdict]).observations()[0].outcome == "device_oom"
     assert replay([*first, finished(3, "t1", "ok", 2), judged(4, "t1", "believed")]).observations()[0].outcome == "ok"
     assert replay([planned(1, "t1"), ended(2, 1, "torch"), verdict]).trials["t1"].is_final
+
+
+def test_what_others_cancel_again_and_again_is_given_up_and_our_own_cancelling_is_not_counted() -> None:
+    def cancelled(attempt: int, *, is_foreign: bool) -> dict[str, Any]:
+        return finished(1 + attempt, "t1", "cancelled", attempt) | {"is_foreign": is_foreign}
+
+    foreign = [planned(1, "t1"), *[cancelled(k, is_foreign=True) for k in range(1, MAX_ATTEMPTS + 1)]]
+    assert replay(foreign).trials["t1"].is_final, "naive: submitted again all night"
+    ours = [planned(1, "t1"), *[cancelled(k, is_foreign=False) for k in range(1, MAX_ATTEMPTS + 1)]]
+    assert not replay(ours).trials["t1"].is_final

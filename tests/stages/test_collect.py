@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -121,7 +122,7 @@ def test_a_live_agent_of_an_unanswered_submission_is_waited_for(tmp_path: Path) 
     heartbeat = found.folder / "heartbeat-0.json"
     heartbeat.write_text(json.dumps({"time": time.time(), "trial": "t1"}))
     assert found.look() == [], "naive: our job is over, so nothing will come"
-    heartbeat.write_text(json.dumps({"time": time.time() - 3600, "trial": "t1"}))
+    os.utime(heartbeat, (time.time() - 3600,) * 2)
     assert labels(found.look()) == {"t1": "infra"}
 
 
@@ -163,5 +164,28 @@ def test_one_tick_waits_only_for_what_a_moment_settles(tmp_path: Path) -> None:
             dispatcher.sights = [Sight("waiting")]
 
     assert list(collect(found, on_poll=polled, is_one_tick=True)) == []
-    assert len(looks) == 3
+    assert len(looks) == 4, "the last look is told as well: limits hold for ticks"
     assert set(found.waiting) == {"t1"}
+
+
+def test_trials_of_a_task_that_never_began_say_nothing_about_their_settings(tmp_path: Path) -> None:
+    found = collector(tmp_path, Scripted(over(JobState.OUT_OF_MEMORY)), ["t1", "t2"])
+    (tmp_path / "trials" / "t1" / "began-1").touch()
+    assert labels(found.look()) == {"t1": "host_oom/cgroup", "t2": "infra"}, "naive: both ran out of memory"
+
+
+def test_a_jobs_own_time_limit_condemns_only_a_trial_that_had_the_job_to_itself(tmp_path: Path) -> None:
+    alone = collector(tmp_path / "a", Scripted(over(JobState.TIMEOUT)), ["t1"])
+    (tmp_path / "a" / "trials" / "t1" / "began-1").touch()
+    assert labels(alone.look()) == {"t1": "timeout/limit"}
+    shared = collector(tmp_path / "b", Scripted(over(JobState.TIMEOUT)), ["t1", "t2"])
+    (tmp_path / "b" / "trials" / "t1" / "began-1").touch()
+    assert labels(shared.look()) == {"t1": "infra", "t2": "infra"}
+
+
+def test_who_cancelled_a_job_is_kept(tmp_path: Path) -> None:
+    by_others = collector(tmp_path / "a", Scripted(over(JobState.CANCELLED)), ["t1"])
+    assert [t.is_foreign for t in by_others.look()] == [True]
+    by_us = collector(tmp_path / "b", Scripted(over(JobState.CANCELLED)), ["t1"])
+    (by_us.folder / "cancel").touch()
+    assert [t.is_foreign for t in by_us.look()] == [False]

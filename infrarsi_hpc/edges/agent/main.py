@@ -42,13 +42,22 @@ def run_task(folder: str, attempt: int, task: int = 0, scratch: str = "") -> str
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cancel_file = batch_folder / "cancel"
 
-    def is_cancelled() -> bool:
-        return cancelled.is_set() or cancel_file.exists()
+    later = batch_folder / f"claim-{attempt}-{task}-restart-{_restarts() + 1}"
 
-    root = os.path.expandvars(scratch) or tempfile.gettempdir()
-    _sweep_scratch(Path(root))
-    # the name says whose it is, so that a later agent can remove what a killed one left
-    bench = Bench(Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=root)), is_cancelled)
+    def is_cancelled() -> bool:
+        # a node that lost its slurmd goes on with what the requeued job makes elsewhere
+        return cancelled.is_set() or cancel_file.exists() or later.exists()
+
+    # not gettempdir(): on a full /tmp it gives the current folder, which is on the shared file system
+    root = os.path.expandvars(scratch) or os.environ.get("TMPDIR") or "/tmp"
+    try:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        _sweep_scratch(Path(root))
+        bench_folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=root))
+    except OSError as error:
+        sys.exit(f"infrarsi: no scratch folder on {node_name()}: {root}: {error.strerror}")
+    # the folder's name says whose it is, so that a later agent can remove what a killed one left
+    bench = Bench(bench_folder, is_cancelled)
     stop = threading.Event()
     status: dict[str, Any] = {"pid": os.getpid(), "node": node_name(), "trial": None, "started": time.time()}
     beat = threading.Thread(target=_beat, args=(batch_folder / f"heartbeat-{task}.json", status, stop), daemon=True)
@@ -62,6 +71,7 @@ def run_task(folder: str, attempt: int, task: int = 0, scratch: str = "") -> str
             if _has_result(trial_folder, spec["attempt"]):
                 continue
             status["trial"] = spec["trial"]
+            (trial_folder / f"began-{spec['attempt']}").touch()
             make_trial(spec, trial_folder, bench)
         return "done"
     finally:
@@ -76,13 +86,13 @@ def claim_task(folder: Path, attempt: int, task: int, *, by: str = "agent") -> b
     Slurm starts a requeued job again under its own number: it may take up its own earlier claim, once a restart, but
     never one of the head's (who has given the task up) or of another job's.
     """
-    job, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")
+    job, restarts = os.environ.get("SLURM_JOB_ID", ""), _restarts()
     name = f"claim-{attempt}-{task}"
     submission = os.environ.get("SLURM_ARRAY_JOB_ID") or job
     claim = {"node": node_name(), "pid": os.getpid(), "by": by, "job": job, "submission": submission}
     if _create(folder / name, claim):
         return True
-    if by != "agent" or not job or not restarts.isdigit() or restarts == "0":
+    if by != "agent" or not job or restarts == 0:
         return False
     try:
         earlier = json.loads((folder / name).read_bytes())
@@ -90,6 +100,12 @@ def claim_task(folder: Path, attempt: int, task: int, *, by: str = "agent") -> b
         return False
     is_own = isinstance(earlier, dict) and earlier.get("by") == "agent" and earlier.get("job") == job
     return is_own and _create(folder / f"{name}-restart-{restarts}", claim)
+
+
+def _restarts() -> int:
+    """How often Slurm has started this job again."""
+    text = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return int(text) if text.isdigit() else 0
 
 
 def _create(path: Path, content: dict[str, Any]) -> bool:

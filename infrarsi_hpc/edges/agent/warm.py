@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -21,6 +22,8 @@ import socket
 import sys
 import threading
 import traceback
+import types
+from collections.abc import Callable, Sequence
 
 MAX_REQUEST = 1 << 18
 PR_SET_PDEATHSIG = 1
@@ -105,7 +108,8 @@ def _child(connection: socket.socket, request: dict, fds: list[int]) -> int:  # 
     sys.path[:] = [request["folder"], *(p for p in sys.path if p)]
     try:
         if request.get("probe"):
-            _load_probe(request["probe_file"]).install(probe, control, request["probe"])
+            install = _load_probe(request["probe_file"]).install
+            _when_torch_is_there(lambda: install(probe, control, request["probe"]))
         return _run(request["argv"])
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
@@ -123,6 +127,39 @@ def _child(connection: socket.socket, request: dict, fds: list[int]) -> int:  # 
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BaseException):
                 stream.flush()
+
+
+def _when_torch_is_there(install: Callable[[], None]) -> None:
+    """Install the probe now if torch is imported already, else right after its import: it takes seconds."""
+    if "torch" in sys.modules:
+        install()
+    else:
+        sys.meta_path.insert(0, _AfterImport(install))
+
+
+class _AfterImport:
+    """Finds torch as usual, once, and lets its loader call `install` at its end."""
+
+    def __init__(self, install: Callable[[], None]) -> None:
+        self.install = install
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_install(module: types.ModuleType) -> None:
+                execute(module)
+                self.install()
+
+            spec.loader.exec_module = execute_and_install  # type: ignore[method-assign]
+        return spec
 
 
 def _load_probe(path: str):  # type: ignore[no-untyped-def]

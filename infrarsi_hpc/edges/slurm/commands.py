@@ -79,9 +79,9 @@ class SlurmCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            return Answer(None, _text(error.stdout), f"{program} did not answer in {error.timeout:g} s")
+            return Answer(None, _text(error.stdout), f"{program}: error: no answer in {error.timeout:g} s")
         except OSError as error:
-            return Answer(None, "", f"{program} cannot be started: {error.strerror}")
+            return Answer(None, "", f"{program}: error: cannot be started: {error.strerror}")
         return Answer(done.returncode, _text(done.stdout), _text(done.stderr))
 
 

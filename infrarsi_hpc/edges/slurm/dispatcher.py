@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from infrarsi_hpc.edges.dispatch import Phase, Sight
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
 from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
-from infrarsi_hpc.edges.slurm.sacct_text import read_sacct
+from infrarsi_hpc.edges.slurm.sacct_text import read_sacct, sacct_problem
 from infrarsi_hpc.edges.slurm.sbatch_text import SubmitRefusal, classify_refusal
 from infrarsi_hpc.edges.slurm.single import my_jobs
 from infrarsi_hpc.edges.slurm.squeue_text import FORMAT, parse_squeue
 from infrarsi_hpc.edges.slurm.starter import write_starter
 from infrarsi_hpc.edges.slurm.watch import Seen, Watch
-from infrarsi_hpc.errors import SiteError
+from infrarsi_hpc.errors import Interrupted, SiteError
 
 #: Beside a run's own limits: start of Python and of torch, private copies, the held-out evaluation.
 TASK_OVERHEAD_SECONDS = 180.0
@@ -66,6 +67,7 @@ class SlurmDispatcher:
         templates: Path | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        self.kind = "slurm"
         self.site, self.campaign, self.tag = site, campaign, tag
         self.partition = partition_of(site, partition)
         self.commands = SlurmCommands(site)
@@ -114,6 +116,10 @@ class SlurmDispatcher:
                 found = self.adopt(folder, attempt)
                 if found is not None:
                     return found
+            if refusal.kind == "permanent" and request.exclude and "node name" in refusal.evidence.lower():
+                self.said(f"a node that was left out is no longer there ({refusal.evidence}); leaving none out")
+                request = replace(request, exclude=())
+                continue
             num_unknown += refusal.kind == "unknown"
             if refusal.kind == "permanent" or num_unknown > MAX_UNKNOWN_REFUSALS:
                 raise SiteError(
@@ -121,8 +127,8 @@ class SlurmDispatcher:
                     why=refusal.evidence,
                     fix=f"{refusal.fix}; profile: infrarsi site show {self.site.name}",
                 )
-            if time.monotonic() - began > MAX_OUTAGE_SECONDS:
-                raise SiteError(
+            if refusal.kind != "wait" and time.monotonic() - began > MAX_OUTAGE_SECONDS:
+                raise Interrupted(
                     "the trials' job could not be submitted for hours",
                     why=refusal.evidence,
                     fix="the same command goes on when Slurm answers again",
@@ -167,7 +173,10 @@ class SlurmDispatcher:
                 why=f"partition {self.partition.name} of site {self.site.name}, as its profile says",
                 fix="choose a partition with larger nodes, or hold the number of ranks with --fix",
             )
-        one_at_a_time = self.is_timed and self.partition.shares_host
+        is_exclusive = self.site.request.exclusive and self.is_timed
+        # tasks that share a host would time each other
+        one_at_a_time = self.is_timed and (self.partition.shares_host or not is_exclusive)
+        cpus_are_the_gpus = bool(gpus and self.site.request.cpus_per_gpu)
         is_array = num > 1
         return JobRequest(
             name=self._name(folder, attempt),
@@ -176,8 +185,8 @@ class SlurmDispatcher:
             num_array_tasks=num if is_array else None,
             throttle=1 if one_at_a_time else self.site.limits.throttle,
             gpus_per_node=gpus,
-            exclusive=self.site.request.exclusive and self.is_timed,
-            cpus=None if self.site.request.exclusive and self.is_timed else max(1, ranks),
+            exclusive=is_exclusive,
+            cpus=None if is_exclusive or cpus_are_the_gpus else max(1, ranks),
             exclude=tuple(self.exclude()),
             requeue=self.site.scheduler.requeue,
             values={
@@ -229,24 +238,27 @@ class SlurmDispatcher:
             if answer.is_answer and waited >= ADOPT_SECONDS:
                 return self._in_accounts(name, kept)
             if waited > MAX_OUTAGE_SECONDS:
-                raise SiteError(
+                raise Interrupted(
                     "Slurm did not answer for hours", why=said.stderr.strip()[:300], fix="run the same command again"
                 )
             self.pause(pause)
             pause = pause if answer.is_answer else min(2 * pause, 60.0)
 
     def _in_accounts(self, name: str, kept: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A job that the controller has forgotten already (MinJobAge), by its name."""
-        if self.site.scheduler.has_accounting is False:
-            return None
-        said = self.commands.run(
-            "sacct", "--parsable2", f"--name={name}", f"--format={SACCT_FORMAT}", "--starttime=now-7days"
-        )
-        try:
-            found = [task.record.job for task in read_sacct(said.stdout).tasks if task.record.name == name]
-        except ValueError:
-            return None
-        return {**kept, "id": max(found).number, "cluster": max(found).cluster} if found else None
+        """A job that the controller has forgotten already (MinJobAge), by its name; waits for an answer."""
+        began = time.monotonic()
+        while self.site.scheduler.has_accounting is not False and time.monotonic() - began < MAX_OUTAGE_SECONDS:
+            said = self.commands.run(
+                "sacct", "--parsable2", f"--name={name}", f"--format={SACCT_FORMAT}", "--starttime=now-7days"
+            )
+            problem = sacct_problem(said.stdout + "\n" + said.stderr)
+            if said.is_good:
+                jobs = [task.record.job for task in read_sacct(said.stdout).tasks if task.record.name == name]
+                return {**kept, "id": max(jobs).number, "cluster": max(jobs).cluster} if jobs else None
+            if problem is None or problem.kind == "disabled":
+                return None
+            self.pause(10.0)
+        return None
 
     # ---- watching
 
@@ -299,7 +311,10 @@ class SlurmDispatcher:
         if job is not None and job.get("kind") != "slurm":
             return
         if job is not None:
-            self.commands.run("scancel", str(job["id"]), cluster=str(job["cluster"]))
+            cluster = str(job["cluster"])
+            self.commands.run("scancel", str(job["id"]), cluster=cluster)
+            # and what an unanswered submission may have left under the same name
+            self.commands.run("scancel", my_jobs(), f"--name={job['name']}", cluster=cluster)
             where = (f"--jobs={job['id']}", str(job["cluster"]))
         else:
             pattern = f"infrarsi-{self.tag}-{folder.name}"

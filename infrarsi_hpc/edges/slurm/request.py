@@ -87,7 +87,7 @@ def script(
         "gpus_per_node": job.gpus_per_node,
         "gpus_per_task": max(1, job.gpus_per_node // job.tasks_per_node) if job.gpus_per_node else 0,
         "memory_mib": memory_mib,
-        "memory_per_cpu_mib": math.ceil(memory_mib / cpus) if memory_mib and cpus else memory_mib,
+        "memory_per_cpu_mib": math.ceil(memory_mib / cpus) if memory_mib and cpus else None,
         "memory_per_gpu_mib": math.ceil(memory_mib / job.gpus_per_node) if memory_mib and job.gpus_per_node else None,
         "exclude": list(job.exclude),
         "requeue": job.requeue,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from infrarsi_hpc.domain.job import JobId, JobRecord, JobState
-from infrarsi_hpc.edges.slurm.commands import SlurmCommands
+from infrarsi_hpc.edges.slurm.commands import Answer, SlurmCommands
 from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
 from infrarsi_hpc.edges.slurm.sacct_text import RETURNING, read_sacct, sacct_problem
 from infrarsi_hpc.edges.slurm.squeue_text import FORMAT as SQUEUE_FORMAT
@@ -26,6 +26,17 @@ LAG_SECONDS = 15.0
 #: A job that neither knows is gone after so long.
 MISSING_SECONDS = 30.0
 MIN_PAUSE_SECONDS = 1.0
+#: Accounts that answer with errors for so long are done without.
+ACCOUNTS_SECONDS = 600.0
+#: Reasons of a waiting job that do not pass by themselves (squeue(1), JOB REASON CODES).
+_STUCK = frozenset(
+    {
+        "AssociationJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+        "JobHeldAdmin", "JobHeldUser", "JobLaunchFailure", "PartitionDown", "PartitionInactive", "PartitionNodeLimit",
+        "PartitionTimeLimit", "QOSJobLimit", "QOSResourceLimit", "QOSTimeLimit", "ReqNodeNotAvail",
+        "launch failed requeued held",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,11 @@ class Seen:
 
     def job_seconds(self, now: float) -> float:
         """Wall clock of all its starts until now."""
+        seen = self.record.elapsed_seconds or 0
         running = 0.0 if self.is_over or self.record.state.is_waiting else max(0.0, now - self.at)
-        return self.earlier_seconds + (self.record.elapsed_seconds or 0) + running
+        # Slurm may have been silent for longer than the job can run
+        most = float("inf") if self.record.time_limit_seconds is None else self.record.time_limit_seconds
+        return self.earlier_seconds + max(seen, min(seen + running, most))
 
 
 class Watch:
@@ -77,6 +91,8 @@ class Watch:
         self._next = 0.0
         self._pause = self._first_pause
         self._is_out = False
+        self._accounts_out_since: float | None = None
+        self._reasons: set[str] = set()
 
     @property
     def _first_pause(self) -> float:
@@ -143,16 +159,37 @@ class Watch:
             self.said("this site keeps no accounts (sacct): how jobs end is told by their results and squeue alone")
             return {}
         if problem is not None or not said.is_good:
-            return None
+            return self._without_accounts(said, is_away=problem is not None)
+        self._accounts_out_since = None
         try:
             tasks = read_sacct(said.stdout).tasks
         except ValueError:
             return None
         return {
-            self._index(task.record.job): (task.record, sum(r.elapsed_seconds or 0.0 for r in task.earlier))
+            self._index(task.record.job): (
+                task.record,
+                sum(r.elapsed_seconds or 0.0 for r in task.earlier if r.name == self.name),
+            )
             for task in tasks
             if task.record.name == self.name
         }
+
+    def _without_accounts(self, said: Answer, *, is_away: bool) -> dict[int, tuple[JobRecord, float]] | None:
+        """Whether to wait for accounts that do not answer: a database comes back, a missing program does not."""
+        now = self.clock()
+        since = self._accounts_out_since = now if self._accounts_out_since is None else self._accounts_out_since
+        if is_away or now - since < ACCOUNTS_SECONDS:
+            return None
+        self.has_accounting = False
+        self.said(f"sacct does not work here ({said.stderr.strip()[:200]}); going on without it")
+        return {}
+
+    def _say_why_it_waits(self, record: JobRecord) -> None:
+        if record.reason in _STUCK and record.reason not in self._reasons:
+            self._reasons.add(record.reason)
+            self.said(
+                f"job {record.job} waits for what may never come: {record.reason} (scontrol show job {record.job})"
+            )
 
     def _index(self, job: JobId) -> int:
         return job.task if job.task is not None else 0
@@ -164,6 +201,7 @@ class Watch:
         record, earlier = (accounts or {}).get(index, (None, before.earlier_seconds if before else 0.0))
         if queued is not None and not queued.state.is_over:
             self._forget(index)
+            self._say_why_it_waits(queued)
             return Seen(queued, earlier_seconds=_earlier(before, queued, earlier), at=now)
         if record is not None and record.state.is_over:
             # the controller still has it and it may come back from there

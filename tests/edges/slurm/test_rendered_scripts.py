@@ -31,6 +31,7 @@ VALUES = {
     "script": "/work/u/project/.infrarsi/night/head.sh",
     "stop_file": "/work/u/project/.infrarsi/night/stop",
     "ranks_per_node": 4,
+    "sbatch": ["/opt/slurm/bin/sbatch", "-M", "willow"],
     "address_file": "/work/u/project/.infrarsi/night/server.json",
     "key_file": "/work/u/project/.infrarsi/night/server.key",
     "model": "/work/u/models/small",

@@ -11,6 +11,7 @@
 #SBATCH --exclusive
 #SBATCH --cpus-per-task=192
 #SBATCH --gpus-per-node=1
+#SBATCH --mem=0
 #SBATCH --no-requeue
 # One command of infrarsi's on a node of the kind that trials get.
 # not -u: activate scripts and module commands read variables that may be unset

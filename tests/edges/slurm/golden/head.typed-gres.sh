@@ -32,6 +32,6 @@ if [ "$code" -eq 5 ] && [ "$goes_on" = yes ] && [ ! -e /work/u/project/.infrarsi
   # this job's own variables are not the next one's
   for name in $(compgen -e | grep -E '^(SLURM|SBATCH|SRUN)_' | grep -vx SLURM_CONF); do unset "$name"; done
   # where nodes may not submit, the same job is put back into the queue
-  sbatch /work/u/project/.infrarsi/night/head.sh || scontrol requeue "$own"
+  /opt/slurm/bin/sbatch -M willow /work/u/project/.infrarsi/night/head.sh || scontrol requeue "$own"
 fi
 exit "$code"

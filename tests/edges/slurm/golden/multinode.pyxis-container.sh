@@ -11,6 +11,7 @@
 #SBATCH --exclusive
 #SBATCH --cpus-per-task=96
 #SBATCH --gpus-per-node=2
+#SBATCH --mem=0
 #SBATCH --requeue
 # A program on several nodes: srun starts its tasks, and all meet at the first node.
 # not -u: activate scripts and module commands read variables that may be unset

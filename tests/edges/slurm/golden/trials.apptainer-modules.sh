@@ -23,8 +23,9 @@ module load apptainer/1.3
 export APPTAINER_CACHEDIR="/tmp"
 export NCCL_SOCKET_IFNAME="ib0"
 export UCX_TLS="rc,cuda"
-export PYTHONPATH=/work/u/project/.infrarsi/night/starter
+# nothing that lies in the current folder is imported
+export PYTHONSAFEPATH=1 PYTHONPATH=/work/u/project/.infrarsi/night/starter
 cd /work/u/project/.infrarsi/night/rounds/r0001
 task=${SLURM_ARRAY_TASK_ID:-0}
 # exec: the agent is the batch step itself, so that Slurm's signals reach it
-exec apptainer exec --nv --bind /work/u/project "/opt/containers/pytorch-2.6.sif" "python3" -P -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
+exec apptainer exec --nv --bind /work/u/project "/opt/containers/pytorch-2.6.sif" "python3" -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"

@@ -19,8 +19,9 @@
 set -eo pipefail
 export FI_PROVIDER="cxi"
 export NCCL_NET="AWS Libfabric"
-export PYTHONPATH=/work/u/project/.infrarsi/night/starter
+# nothing that lies in the current folder is imported
+export PYTHONSAFEPATH=1 PYTHONPATH=/work/u/project/.infrarsi/night/starter
 cd /work/u/project/.infrarsi/night/rounds/r0001
 task=${SLURM_ARRAY_TASK_ID:-0}
 # exec: the agent is the batch step itself, so that Slurm's signals reach it
-exec "/opt/venv/bin/python" -P -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
+exec "/opt/venv/bin/python" -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"

@@ -12,13 +12,15 @@
 #SBATCH --exclusive
 #SBATCH --cpus-per-task=192
 #SBATCH --gpus-per-node=2
+#SBATCH --mem=0
 #SBATCH --exclude=n03,n07
 #SBATCH --requeue
 # A round of trials, one task of the array each: its agent makes the trials of its task and writes a result for each.
 # not -u: activate scripts and module commands read variables that may be unset
 set -eo pipefail
 export NCCL_DEBUG="WARN"
-export PYTHONPATH=/work/u/project/.infrarsi/night/starter
+# nothing that lies in the current folder is imported
+export PYTHONSAFEPATH=1 PYTHONPATH=/work/u/project/.infrarsi/night/starter
 cd /work/u/project/.infrarsi/night/rounds/r0001
 task=${SLURM_ARRAY_TASK_ID:-0}
-exec srun --mpi=none --container-image="nvcr.io#nvidia/pytorch:25.06-py3" --container-mounts="/work/u/project,/data:/data" --no-container-mount-home --ntasks=1 "python3" -P -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
+exec srun --mpi=none --container-image="nvcr.io#nvidia/pytorch:25.06-py3" --container-mounts="/work/u/project,/data:/data" --no-container-mount-home --ntasks=1 "python3" -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
