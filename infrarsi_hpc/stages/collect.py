@@ -112,7 +112,9 @@ class Collector:
             self._over_since.pop(spec.trial, None)
             return None
         since = self._over_since.setdefault(spec.trial, time.monotonic())
-        if time.monotonic() - since < self.dispatcher.result_grace_seconds:
+        # what we cancelled ourselves is not waited for
+        is_ours = (self.folder / "cancel").exists()
+        if not is_ours and time.monotonic() - since < self.dispatcher.result_grace_seconds:
             return None
         list(home.iterdir())  # a file server's client looks again at a folder that is opened
         if (result := batches.read_result(home, spec.attempt)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -144,7 +145,8 @@ def test_memory_of_the_device_is_ours_and_not_the_jobs(slurm: Cluster, tmp_path:
     assert taken.result is not None
     ending = classify(taken.result, spec)
     assert ending.label == "device_oom/limit"
-    assert ending.bound_gib == pytest.approx(0.02, rel=0.5)
+    assert ending.bound_gib is not None
+    assert 0.02 <= ending.bound_gib < 0.1, "the limit, or what was held and asked for at once"
 
 
 def test_a_job_that_a_person_cancels_is_cancelled(slurm: Cluster, bench: Bench) -> None:
@@ -355,8 +357,8 @@ def test_a_number_that_slurm_used_before_is_not_taken_for_our_job(slurm: Cluster
     before = int(slurm.sbatch("exit 3"))
     slurm.wait_for_record(str(before), "FAILED")
     slurm.stop("slurmctld")
-    for file in (slurm.base / "state").iterdir():
-        file.unlink()
+    shutil.rmtree(slurm.base / "state")
+    (slurm.base / "state").mkdir()
     slurm.start("slurmctld")
     running = bench.submit([bench.spec("t1", "--seconds", "3")])
     assert int(running.id) <= before, "the controller counts from the beginning again"
