@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tiny_program import CONTRACT
 
 from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
-from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, was_looked_at, with_room
+from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, pairs_of, usable_pairs, was_looked_at, with_room
 
 
 def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:
@@ -50,8 +52,11 @@ def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:
     assert with_room(replay(events), unlimited, fastest_first) == fastest_first
 
 
-def promotion_runs(finalist: Candidate, outcomes: list[str]) -> CampaignState:
-    """A promotion whose candidate arms ended so, pair by pair; its baseline arms are well."""
+def promotion_runs(finalist: Candidate, outcomes: list[str], elsewhere: Sequence[int] = ()) -> CampaignState:
+    """A promotion whose candidate arms ended so, pair by pair; its baseline arms are well.
+
+    The candidate arms of the pairs in `elsewhere` ran on another node.
+    """
     trials, ends = [], []
     for pair, outcome in enumerate(outcomes, start=1):
         for arm in ("baseline", "candidate"):
@@ -60,7 +65,11 @@ def promotion_runs(finalist: Candidate, outcomes: list[str]) -> CampaignState:
             plan = {"trial": name, "candidate": candidate.model_dump(mode="json"), "lengths": [4, 20], "seed": 1}
             trials.append(plan | {"finalist": finalist.id, "pair": pair, "arm": arm})
             end = {"outcome": outcome if arm == "candidate" else "ok", "bound_gib": None}
-            ends.append({"event": "finished", "trial": name, "attempt": 1, "ending": end})
+            node = "n2" if arm == "candidate" and pair in elsewhere else "n1"
+            reading = {"slope_seconds": 1.0 if arm == "candidate" else 2.0, "step_seconds": 1.0}
+            ends.append(
+                {"event": "finished", "trial": name, "attempt": 1, "ending": end, "node": node, "reading": reading}
+            )
             belief = "believed" if end["outcome"] == "ok" else "undecided"
             ends.append({"event": "judged", "trial": name, "verdict": {"belief": belief, "reasons": ["so"]}})
     events = [{"event": "planned", "round": 1, "purpose": "verify", "trials": trials}, *ends]
@@ -81,3 +90,10 @@ def promotion_runs(finalist: Candidate, outcomes: list[str]) -> CampaignState:
 def test_a_finalist_takes_a_place_when_its_times_were_looked_at(outcomes: list[str], takes_a_place: bool) -> None:
     finalist = Candidate(configuration={"delay": 0, "chunks": 1})
     assert was_looked_at(promotion_runs(finalist, outcomes), finalist) is takes_a_place
+
+
+def test_a_pair_that_a_lost_job_split_over_two_nodes_is_no_pair() -> None:
+    finalist = Candidate(configuration={"delay": 0, "chunks": 1})
+    state = promotion_runs(finalist, ["ok"] * 4, elsewhere=[2, 3])
+    assert len(pairs_of(state, finalist)) == 4, "naive: a slow node's baseline against a fast node's candidate"
+    assert [baseline.plan.pair for baseline, _ in usable_pairs(state, finalist)] == [1, 4]

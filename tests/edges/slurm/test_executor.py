@@ -8,8 +8,11 @@ import pytest
 
 from infrarsi_hpc.domain.job import JobId
 from infrarsi_hpc.domain.site import SiteProfile
+from infrarsi_hpc.domain.trial import TrialLimits, TrialSpec
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands, clean_variables
+from infrarsi_hpc.edges.slurm.dispatcher import MAX_UNKNOWN_REFUSALS, SlurmDispatcher
 from infrarsi_hpc.edges.slurm.executor import SubmitFailed, TemplateExecutor
+from infrarsi_hpc.errors import SiteError
 
 SITE = {"schema_version": 1, "name": "t", "scheduler": {"kind": "slurm"}, "partition": [{"name": "gpu"}]}
 
@@ -106,3 +109,53 @@ def test_a_site_may_keep_some_of_what_it_scrubs() -> None:
     site = SiteProfile.model_validate(SITE | {"environment": {"keep": ["SLURM_CONF", "SLURM_CLUSTERS"]}})
     inherited = {"SLURM_CLUSTERS": "a", "SLURM_NTASKS": "4", "PMIX_RANK": "0", "PATH": "/bin", "SLURM_CONF": "/c"}
     assert clean_variables(site, inherited) == {"SLURM_CLUSTERS": "a", "PATH": "/bin", "SLURM_CONF": "/c"}
+
+
+def dispatcher(tmp_path: Path, sbatch: str, words: list[str], **options: object) -> SlurmDispatcher:
+    stand_in(tmp_path / "bin", sbatch)
+    site = SITE | {"scheduler": {"kind": "slurm", "bin": str(tmp_path / "bin")}, "limits": {"command_seconds": 2.0}}
+    return SlurmDispatcher(
+        SiteProfile.model_validate(site), tmp_path, "tag", said=words.append, pause=lambda _: None, **options
+    )
+
+
+def spec(name: str) -> TrialSpec:
+    limits = TrialLimits(wall_seconds=1, idle_seconds=1)
+    return TrialSpec(
+        trial=name, purpose="search", project="/p", baseline_commit="c", configuration={}, command=("x",), lengths=(1,),
+        seed=1, limits=limits,
+    )  # fmt: skip
+
+
+def submit(ours: SlurmDispatcher, tmp_path: Path) -> dict[str, object]:
+    folder = tmp_path / "rounds" / "r0001"
+    folder.mkdir(parents=True)
+    return ours.submit(folder, 1, [[spec("t1")]])
+
+
+def test_a_left_out_node_that_is_gone_does_not_end_the_night(tmp_path: Path) -> None:
+    words: list[str] = []
+    refuse = 'if grep -q exclude "${@: -1}"; then echo "sbatch: error: Batch job submission failed: Invalid node name '
+    refuse += 'specified" >&2; exit 1; fi; echo 71'
+    ours = dispatcher(tmp_path, refuse, words, exclude=lambda: ["n9"])
+    assert submit(ours, tmp_path)["id"] == 71
+    assert any("no longer there" in word for word in words)
+
+
+def test_words_that_nobody_has_seen_are_tried_a_few_times_and_then_shown(tmp_path: Path) -> None:
+    words: list[str] = []
+    ours = dispatcher(tmp_path, "echo 'sbatch: error: the moon is full' >&2; exit 1", words)
+    with pytest.raises(SiteError, match="the moon is full"):
+        submit(ours, tmp_path)
+    assert (tmp_path / "bin" / "seen").read_text().count("#!/bin/bash") == MAX_UNKNOWN_REFUSALS + 1
+
+
+def test_a_submit_limit_is_waited_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    words: list[str] = []
+    limited = f'n=$(cat {tmp_path}/n 2>/dev/null || echo 0); echo $((n + 1)) > {tmp_path}/n; if [ "$n" -lt 12 ]; then '
+    limited += (
+        'echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; echo "sbatch: error: Batch job submission failed: '
+    )
+    limited += 'Job violates accounting/QOS policy (job submit limit)" >&2; exit 1; fi; echo 72'
+    assert submit(dispatcher(tmp_path, limited, words), tmp_path)["id"] == 72
+    assert len(words) == 12

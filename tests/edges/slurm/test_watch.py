@@ -93,6 +93,36 @@ def test_a_running_job_costs_as_the_clock_goes_on() -> None:
     assert seen.job_seconds(clock.now + 10) == 15.0
 
 
+def test_an_outage_does_not_bill_more_than_the_job_may_run() -> None:
+    _, _, clock, look = watch_of()
+    [seen] = look(squeue=squeue((0, "RUNNING")))
+    look(squeue=DOWN)
+    assert seen is not None
+    assert seen.job_seconds(clock.now + 4 * 3600) == 600.0, "naive: four hours"
+
+
+def test_accounts_that_never_work_are_done_without() -> None:
+    watch, _, _, look = watch_of()
+    look(squeue=squeue((0, "RUNNING")))
+    broken = Answer(1, "", 'sacct: error: Invalid field requested: "Comment"')
+    for _ in range(20):
+        [seen] = look(squeue=PURGED, sacct=broken)
+    assert not watch.has_accounting
+    [seen] = look(MISSING_SECONDS + 1)
+    assert is_over(seen), "naive: waited for all night"
+
+
+def test_a_job_that_waits_for_what_never_comes_is_told_once() -> None:
+    words: list[str] = []
+    watch, _, _, look = watch_of()
+    watch.said = words.append
+    held = squeue((0, "PENDING"))
+    held = Answer(0, held.stdout.replace("|None|", "|JobHeldAdmin|"), "")
+    for _ in range(3):
+        look(squeue=held)
+    assert len([word for word in words if "JobHeldAdmin" in word]) == 1
+
+
 def test_an_end_that_both_know_is_believed_at_once() -> None:
     _, _, _, look = watch_of()
     [seen] = look(squeue=squeue((0, "COMPLETED")), sacct=sacct((0, "COMPLETED", "0:0")))
