@@ -235,3 +235,19 @@ def test_try_prints_evidence_and_a_verdict(locked: Path) -> None:
     wrong = infrarsi(locked, "try", "--set", "delay=7")
     assert wrong.returncode == 2
     assert "its values: 20, 10, 0" in wrong.stderr
+
+
+def test_a_detached_head_goes_on_without_its_terminal(locked: Path) -> None:
+    arguments = ("run", "--campaign", "away", "--max-trials", "2", "--seed", "5", "--no-experience")
+    done = infrarsi(locked, *arguments, "--detach", "--json")
+    assert done.returncode == 0, done.stderr
+    started = json.loads(done.stdout)
+    assert os.getsid(started["pid"]) == started["pid"], "a session of its own"
+    ledger = locked / ".infrarsi" / "away" / "ledger.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (ledger.exists() and load_state(ledger).closed):
+        time.sleep(0.2)
+    check_each_trial_once(locked, "away")
+    assert "t0001" in Path(started["log"]).read_text()
+    both = infrarsi(locked, *arguments, "--detach", "--once")
+    assert both.returncode == 2
