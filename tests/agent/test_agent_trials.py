@@ -56,7 +56,7 @@ def test_two_ranks_see_the_same_tokens_and_loss_as_one(project, tmp_path: Path) 
         assert alone.loss == pytest.approx(shared.loss, rel=1e-4)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_smallest_limit_that_passes_is_the_reported_peak(project, tmp_path: Path, ranks: int) -> None:
     """RLIMIT_DATA and the measured growth are one axis: bisect the limit and compare."""
     arguments = ["--rows", str(8 * ranks), "--depth", "24"]  # many small tensors: the allocator's own waste stays small

@@ -106,6 +106,7 @@ def test_a_preempted_trial_is_made_again_by_its_requeued_job(slurm: Cluster, tmp
     assert (running.folder / "claim-1-0-restart-1").exists()
 
 
+@pytest.mark.full
 def test_a_preempted_trial_whose_job_is_cancelled_is_infra(slurm: Cluster, tmp_path: Path) -> None:
     bench = Bench(tmp_path, partition="lowc")
     running = bench.submit([bench.spec("t1", "--seconds", "30")])

@@ -14,7 +14,7 @@ from tiny_program import make_tiny_campaign_project
 
 from infrarsi_hpc.edges.ledger import read_events
 
-pytestmark = [pytest.mark.training, pytest.mark.campaign, pytest.mark.root]
+pytestmark = [pytest.mark.training, pytest.mark.campaign, pytest.mark.root, pytest.mark.full]
 
 
 def infrarsi(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

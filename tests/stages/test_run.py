@@ -105,11 +105,11 @@ def test_a_campaign_ends_with_a_verified_speedup_a_report_and_a_commit(locked: P
     assert segments, "the experience store has the campaign's rounds"
 
 
-def test_ten_kills_lose_no_trial_and_make_none_twice(locked: Path) -> None:
-    arguments = ("--campaign", "killed", "--max-trials", "7", "--seed", "2", "--no-experience")
+def test_kills_lose_no_trial_and_make_none_twice(locked: Path) -> None:
+    arguments = ("--campaign", "killed", "--max-trials", "5", "--seed", "2", "--no-experience")
     draw = random.Random(7)
     ledger = locked / ".infrarsi" / "killed" / "ledger.jsonl"
-    for _ in range(10):
+    for _ in range(5):  # ten of them on a real Slurm: tests/slurm/test_kills.py
         head = start(locked, *arguments)
         size = ledger.stat().st_size if ledger.exists() else 0
         # let it write something, then kill it at a random moment after that
