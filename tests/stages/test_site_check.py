@@ -103,6 +103,6 @@ def test_the_probe_of_every_shipped_profile_is_a_script_that_a_shell_reads(tmp_p
     for partition in site.partition:
         script = _script(site, partition, tmp_path)
         subprocess.run(["bash", "-n"], input=script.encode(), check=True)
-            asks_for_some = site.request.memory != "none" and site.request.memory_gib is not None
+        asks_for_some = site.request.memory != "none" and site.request.memory_gib is not None
         asks_for_all = site.request.memory == "mem" and site.request.memory_gib is None and "--exclusive" in script
         assert ("--mem" in script) == (asks_for_some or asks_for_all)
