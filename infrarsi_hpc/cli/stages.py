@@ -241,7 +241,8 @@ def _show_state(state: CampaignState, as_json: bool) -> None:
         say_json(summary)
     else:
         say(status_text(summary))
-        say("next: infrarsi report" + ("; infrarsi apply" if state.promoted() is not None else ""))
+        named = f" --campaign {state.opened['campaign']}" if state.opened else ""
+        say(f"next: infrarsi report{named}" + (f"; infrarsi apply{named}" if state.promoted() is not None else ""))
 
 
 def report(project: Path, contract: str, campaign: str | None, as_json: bool) -> None:

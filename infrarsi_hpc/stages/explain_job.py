@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from infrarsi_hpc.domain.job import JobId, JobRecord
+from infrarsi_hpc.domain.campaign import TrialRecord
+from infrarsi_hpc.domain.job import JobId, JobRecord, JobState
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.site import SiteProfile
+from infrarsi_hpc.edges.batches import read_tasks
+from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import CAMPAIGNS
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.ids import parse_id
@@ -16,7 +19,7 @@ from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
 from infrarsi_hpc.edges.slurm.sacct_text import read_sacct, sacct_problem
 from infrarsi_hpc.edges.slurm.squeue_text import FORMAT as SQUEUE_FORMAT
 from infrarsi_hpc.edges.slurm.squeue_text import parse_squeue
-from infrarsi_hpc.errors import SiteError, UsageError
+from infrarsi_hpc.errors import InputRefused, SiteError, UsageError
 from infrarsi_hpc.verify.job_ending import ending_of_job, ending_of_record
 
 MAX_LOG_BYTES = 2**22
@@ -77,9 +80,38 @@ def explain_job(text: str, site: SiteProfile, project: Path) -> dict[str, Any]:
 
 def _ending(record: JobRecord, project: Path) -> tuple[Ending, Path | None]:
     log = _log_of(record.job, project)
-    if not record.state.is_over:
+    trials = _trials_of(record.job, log) if log is not None else []
+    if trials and all(trial.ending is not None for trial in trials):
+        return _of_trials(trials), log
+    # a job of no campaign's that completed has nothing to show for it
+    if not record.state.is_over or (not trials and record.state is JobState.COMPLETED):
         return ending_of_record(record), log
     return ending_of_job(record, _end_of(log) if log else ""), log
+
+
+def _trials_of(job: JobId, log: Path) -> list[TrialRecord]:
+    """The trials that a job's task was given, as their campaign's ledger has them; none where that is not known."""
+    folder = log.parent
+    try:
+        state = load_state(folder.parent.parent / "ledger.jsonl")
+        record = state.rounds[int(folder.name.removeprefix("r"))]
+        if record.job is None or record.job.get("id") != job.number:
+            return []
+        return [state.trials[name] for name in read_tasks(folder)[job.task or 0]]
+    except (InputRefused, OSError, ValueError, KeyError, IndexError):
+        return []
+
+
+def _of_trials(trials: list[TrialRecord]) -> Ending:
+    """What the campaign made of a task: its trial's ending, or of several the first that is not ok."""
+    endings = [trial.ending for trial in trials if trial.ending is not None]
+    chosen = next((ending for ending in endings if ending.outcome is not Outcome.OK), endings[0])
+    words = []
+    for trial in trials[:20]:
+        verdict = f", {trial.verdict.belief.value}" if trial.verdict is not None else ""
+        words.append(f"{trial.plan.trial} {trial.ending.label if trial.ending else ''}{verdict}")
+    evidence = "; ".join(words) + (f": {chosen.evidence}" if chosen.evidence else "")
+    return chosen.model_copy(update={"evidence": evidence})
 
 
 def _records(commands: SlurmCommands, wanted: JobId) -> list[JobRecord]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from infrarsi_hpc.domain.campaign import CampaignState
 from infrarsi_hpc.domain.digest import digest_json
 from infrarsi_hpc.domain.site import SiteProfile
-from infrarsi_hpc.edges.atomic import write_json, write_text
+from infrarsi_hpc.edges.atomic import site_error, write_json, write_text
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import Project
 from infrarsi_hpc.errors import SiteError, UsageError
@@ -31,7 +31,10 @@ MAIL_SECONDS = 60.0
 def save_arguments(project: Project, campaign: str, arguments: Sequence[str]) -> None:
     """Keep what a campaign was started with, for `infrarsi campaigns resume`."""
     folder = project.campaign_folder(campaign)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise site_error(folder, error) from error
     write_json(folder / "run.json", {"schema_version": 1, "arguments": list(arguments), "saved_at": time.time()})
 
 

@@ -16,7 +16,7 @@ from infrarsi_hpc.edges.atomic import write_text
 from infrarsi_hpc.edges.site_questions import ask_all
 from infrarsi_hpc.edges.site_text import profile_toml, user_toml
 from infrarsi_hpc.edges.sites import USER_SUFFIX, check_name, profile_folders
-from infrarsi_hpc.errors import UsageError
+from infrarsi_hpc.errors import SiteError, UsageError
 from infrarsi_hpc.stages.site_draft import Draft, SiteTexts, profile_from_texts
 
 DEFAULT_NAME = "detected"
@@ -34,6 +34,12 @@ def detect(name: str, environment: Mapping[str, str], *, on_progress: Callable[[
     """The profile of the cluster that this machine belongs to; without Slurm, one for the machine itself."""
     check_name(name)
     answers = ask_all(SiteProfile(schema_version=1, name=name), on_progress=on_progress)
+    if not answers.texts.get("sinfo") and shutil.which("sinfo") is not None:
+        raise SiteError(
+            "Slurm is installed here and does not answer",
+            why="; ".join(answers.unanswered)[:600] or "sinfo showed no partition",
+            fix="is SLURM_CONF set as the site wants it (or its module loaded)? then run it again",
+        )
     texts = SiteTexts(
         **answers.texts,
         has_modules=any(environment.get(v) for v in ("LMOD_CMD", "MODULESHOME", "LMOD_DIR")),

@@ -77,6 +77,8 @@ def run_task(folder: str, attempt: int, task: int = 0, scratch: str = "") -> str
     finally:
         stop.set()
         beat.join()
+        with contextlib.suppress(OSError):
+            (batch_folder / f"heartbeat-{task}.json").unlink()  # who ends well does not look alive for a minute
         bench.close()
 
 
