@@ -94,6 +94,7 @@ global_batch = 4
 trial_steps = 10
 short_steps = 4
 long_steps = 20
+max_pairs = 6
 [tolerances]
 evaluation_relative = 0.2
 [knobs.delay]

@@ -123,6 +123,10 @@ def test_a_job_is_explained_by_its_number(slurm: Cluster, tmp_path: Path) -> Non
     found = json.loads(done.stdout)
     assert (found["outcome"], found["findings"][0]["state"]) == ("cancelled", "CANCELLED")
     assert "CANCELLED" in found["evidence"]
+    alone = slurm.sbatch("true")
+    slurm.wait_for_record(alone, "COMPLETED")
+    done = infrarsi(tmp_path, slurm, "explain", "--site", "testbed", alone, "--json")
+    assert json.loads(done.stdout)["outcome"] == "unknown", "a job that completed shows nothing by itself"
     unknown = infrarsi(tmp_path, slurm, "explain", "--site", "testbed", "999999")
     assert unknown.returncode == 4
     assert "knows no job 999999" in unknown.stderr
@@ -152,6 +156,11 @@ def test_a_campaign_of_real_training_goes_from_init_to_its_end(slurm: Cluster, t
     state = load_state(project / ".infrarsi" / "tiny" / "ledger.jsonl")
     assert state.closed is not None
     assert {t.ending.label for t in state.trials.values() if t.ending} == {"ok"}
+    job = state.rounds[1].job
+    assert job is not None
+    explained = json.loads(infrarsi(project, slurm, "explain", "--site", "testbed", f"{job['id']}_0", "--json").stdout)
+    assert explained["outcome"] == "ok"
+    assert "t0001 ok, believed" in explained["evidence"]
     blocks = {(t.round, t.plan.pair) for t in state.trials.values() if t.purpose == "verify"}
     for number in {block for block, _ in blocks}:
         nodes = {v.node for v in state.visits if v.round == number}
