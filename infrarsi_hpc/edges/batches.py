@@ -20,6 +20,7 @@ from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.trial import MAX_RESULT_BYTES, TrialResult, TrialSpec
 from infrarsi_hpc.edges.agent.main import claim_task
 from infrarsi_hpc.edges.atomic import age_seconds, site_error, write_bytes, write_json
+from infrarsi_hpc.edges.file_end import read_end
 from infrarsi_hpc.edges.typed_files import describe
 from infrarsi_hpc.errors import TrialFileError
 
@@ -176,9 +177,6 @@ def _is_alive(folder: Path, claim: Path) -> bool:
 def log_excerpt(home: Path, limit: int = 4000) -> str:
     """The end of a trial's log."""
     try:
-        with open(home / "log.txt", "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - limit))
-            return file.read(limit).decode("utf-8", "replace")
+        return read_end(home / "log.txt", limit)
     except OSError:
         return ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from infrarsi_hpc.domain.outcome import Ending, Outcome
+from infrarsi_hpc.edges.file_end import read_end
 from infrarsi_hpc.edges.project import read_contract
 from infrarsi_hpc.edges.store_audit import inspect_file
 from infrarsi_hpc.errors import InputRefused, UsageError
@@ -64,11 +65,7 @@ def _contract(path: Path) -> dict[str, Any]:
 
 def _log(path: Path) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            file.seek(0, 2)
-            size = file.tell()
-            file.seek(max(0, size - TAIL_BYTES))
-            text = file.read(TAIL_BYTES).decode("utf-8", "replace")
+        text = read_end(path, TAIL_BYTES)
     except OSError as error:
         raise InputRefused(f"{path} cannot be read", why=error.strerror or str(error), fix="check the path") from error
     ending: Ending | None = classify_log(text)

@@ -11,6 +11,7 @@ from infrarsi_hpc.domain.job import JobId, JobRecord, JobState
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.batches import read_tasks
+from infrarsi_hpc.edges.file_end import read_end
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import CAMPAIGNS
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
@@ -86,7 +87,7 @@ def _ending(record: JobRecord, project: Path) -> tuple[Ending, Path | None]:
     # a job of no campaign's that completed has nothing to show for it
     if not record.state.is_over or (not trials and record.state is JobState.COMPLETED):
         return ending_of_record(record), log
-    return ending_of_job(record, _end_of(log) if log else ""), log
+    return ending_of_job(record, read_end(log, MAX_LOG_BYTES) if log else ""), log
 
 
 def _trials_of(job: JobId, log: Path) -> list[TrialRecord]:
@@ -130,10 +131,3 @@ def _records(commands: SlurmCommands, wanted: JobId) -> list[JobRecord]:
 def _log_of(job: JobId, project: Path) -> Path | None:
     name = f"job-{job.number}_{job.task}.log" if job.task is not None else f"job-{job.number}.log"
     return next(iter(sorted((project / CAMPAIGNS).glob(f"*/rounds/*/{name}"))), None)
-
-
-def _end_of(log: Path) -> str:
-    with open(log, "rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - MAX_LOG_BYTES))
-        return file.read(MAX_LOG_BYTES).decode("utf-8", "replace")

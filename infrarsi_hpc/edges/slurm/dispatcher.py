@@ -22,6 +22,7 @@ from infrarsi_hpc.edges import batches
 from infrarsi_hpc.edges.agent.main import run_task
 from infrarsi_hpc.edges.atomic import write_json
 from infrarsi_hpc.edges.dispatch import Phase, Sight
+from infrarsi_hpc.edges.file_end import read_end
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
 from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
@@ -354,9 +355,6 @@ def _log(folder: Path, job: JobId) -> str:
     """The end of a task's own log; empty where there is none."""
     name = f"job-{job.number}_{job.task}.log" if job.task is not None else f"job-{job.number}.log"
     try:
-        with open(folder / name, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - MAX_LOG_BYTES))
-            return file.read(MAX_LOG_BYTES).decode("utf-8", "replace")
+        return read_end(folder / name, MAX_LOG_BYTES)
     except OSError:
         return ""

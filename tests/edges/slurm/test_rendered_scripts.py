@@ -21,21 +21,21 @@ GOLDEN = Path(__file__).parent / "golden"
 SITES = sorted(p.stem for p in shipped("site_profiles").glob("*.toml") if p.stem != "local")
 VALUES = {
     "python": "/opt/venv/bin/python",
-    "folder": "/work/u/project/.infrarsi/night/rounds/r0001",
-    "folders": ["/work/u/project"],
-    "starter": "/work/u/project/.infrarsi/night/starter",
+    "folder": "/home/u/project/.infrarsi/night/rounds/r0001",
+    "folders": ["/home/u/project"],
+    "starter": "/home/u/project/.infrarsi/night/starter",
     "attempt": 1,
     "scratch": "$TMPDIR/infrarsi",
-    "project": "/work/u/my project's code",
+    "project": "/home/u/my project's code",
     "arguments": ["run", "--fix", "compile=off", "--until", "2030-01-01T07:00:00"],
-    "script": "/work/u/project/.infrarsi/night/head.sh",
-    "stop_file": "/work/u/project/.infrarsi/night/stop",
+    "script": "/home/u/project/.infrarsi/night/head.sh",
+    "stop_file": "/home/u/project/.infrarsi/night/stop",
     "ranks_per_node": 4,
     "sbatch": ["/opt/slurm/bin/sbatch", "-M", "willow"],
-    "address_file": "/work/u/project/.infrarsi/night/server.json",
-    "key_file": "/work/u/project/.infrarsi/night/server.key",
-    "model": "/work/u/models/small",
-    "result": "/work/u/probe.txt",
+    "address_file": "/home/u/project/.infrarsi/night/server.json",
+    "key_file": "/home/u/project/.infrarsi/night/server.key",
+    "model": "/home/u/models/small",
+    "result": "/home/u/probe.txt",
 }
 REQUESTS: dict[str, dict] = {
     "trials": {"num_array_tasks": 8, "throttle": 4, "gpus_per_node": 2, "exclude": ["n03", "n07"]},
@@ -56,7 +56,7 @@ def rendered(template: str, site: SiteProfile, **changes: object) -> str:
     request = JobRequest(
         **{
             "name": "infrarsi-night-r0001-1",
-            "log": Path("/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log"),
+            "log": Path("/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log"),
             "seconds": 5400.0,
             "values": VALUES,
             **REQUESTS[template],

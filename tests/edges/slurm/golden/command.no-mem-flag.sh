@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:30:00
 #SBATCH --nodes=1
@@ -17,5 +17,5 @@
 set -eo pipefail
 export FI_PROVIDER="cxi"
 export NCCL_NET="AWS Libfabric"
-cd '/work/u/my project'"'"'s code'
+cd '/home/u/my project'"'"'s code'
 exec /opt/venv/bin/python -P -m infrarsi_hpc.cli.app run --fix compile=off --until 2030-01-01T07:00:00

@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:30:00
 #SBATCH --nodes=1
@@ -21,7 +21,7 @@ module load apptainer/1.3
 export APPTAINER_CACHEDIR="/tmp"
 export NCCL_SOCKET_IFNAME="ib0"
 export UCX_TLS="rc,cuda"
-cd '/work/u/my project'"'"'s code'
+cd '/home/u/my project'"'"'s code'
 /opt/venv/bin/python -P -m infrarsi_hpc.cli.app run --fix compile=off --until 2030-01-01T07:00:00 &
 head=$!
 goes_on=yes
@@ -32,11 +32,11 @@ while :; do
   kill -0 "$head" 2>/dev/null || break
 done
 # 5: interrupted and resumable; a person's own stop leaves a file behind
-if [ "$code" -eq 5 ] && [ "$goes_on" = yes ] && [ ! -e /work/u/project/.infrarsi/night/stop ]; then
+if [ "$code" -eq 5 ] && [ "$goes_on" = yes ] && [ ! -e /home/u/project/.infrarsi/night/stop ]; then
   own=$SLURM_JOB_ID
   # this job's own variables are not the next one's
   for name in $(compgen -e | grep -E '^(SLURM|SBATCH|SRUN)_' | grep -vx SLURM_CONF); do unset "$name"; done
   # where nodes may not submit, the same job is put back into the queue
-  /opt/slurm/bin/sbatch -M willow /work/u/project/.infrarsi/night/head.sh || scontrol requeue "$own"
+  /opt/slurm/bin/sbatch -M willow /home/u/project/.infrarsi/night/head.sh || scontrol requeue "$own"
 fi
 exit "$code"

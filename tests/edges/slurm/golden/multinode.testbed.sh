@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:00:00
 #SBATCH --nodes=2
@@ -21,5 +21,5 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export MASTER_ADDR MASTER_PORT
 export INFRARSI_RANKS_PER_NODE=4
-cd /work/u/project/.infrarsi/night/rounds/r0001
+cd /home/u/project/.infrarsi/night/rounds/r0001
 exec srun --ntasks-per-node=2 --kill-on-bad-exit=1 --label "/opt/venv/bin/python" run --fix compile=off --until 2030-01-01T07:00:00

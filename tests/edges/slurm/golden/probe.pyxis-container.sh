@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:30:00
 #SBATCH --nodes=1
@@ -12,7 +12,7 @@
 #SBATCH --no-requeue
 # Looks round on a node and changes nothing: `infrarsi site check` reads the answers, one `name=value` a line.
 set -u
-result=/work/u/probe.txt
+result=/home/u/probe.txt
 say() { printf '%s=%s\n' "$1" "$(printf '%s' "$2" | tr -c '[:print:]' ' ' | head -c 4000)" >> "$result.new"; }
 : > "$result.new"
 say variables "$(compgen -e | tr '\n' ' ')"
@@ -43,7 +43,7 @@ if mkdir -p "$scratch" 2> "$result.scratch" && probe=$(mktemp "$scratch/.infrars
 else
   say scratch_refused "$(cat "$result.scratch")"
 fi
-say python "$(srun --mpi=none --container-image="nvcr.io#nvidia/pytorch:25.06-py3" --container-mounts="/work/u/project,/data:/data" --no-container-mount-home --ntasks=1 "python3" -c 'import sys; print(".".join(map(str, sys.version_info[:3])))' 2>&1 | tail -n 3)"
+say python "$(srun --mpi=none --container-image="nvcr.io#nvidia/pytorch:25.06-py3" --container-mounts="/home/u/project,/data:/data" --no-container-mount-home --ntasks=1 "python3" -c 'import sys; print(".".join(map(str, sys.version_info[:3])))' 2>&1 | tail -n 3)"
 rm -f "$result.setup" "$result.scratch"
 say written "$(date +%s.%N)"
 mv "$result.new" "$result"

@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:30:00
 #SBATCH --nodes=1
@@ -14,7 +14,7 @@
 #SBATCH --no-requeue
 # Looks round on a node and changes nothing: `infrarsi site check` reads the answers, one `name=value` a line.
 set -u
-result=/work/u/probe.txt
+result=/home/u/probe.txt
 say() { printf '%s=%s\n' "$1" "$(printf '%s' "$2" | tr -c '[:print:]' ' ' | head -c 4000)" >> "$result.new"; }
 : > "$result.new"
 say variables "$(compgen -e | tr '\n' ' ')"

@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:30:00
 #SBATCH --nodes=1
@@ -16,13 +16,13 @@
 # not -u: activate scripts and module commands read variables that may be unset
 set -eo pipefail
 export NCCL_DEBUG="WARN"
-cd /work/u/project/.infrarsi/night/rounds/r0001
+cd /home/u/project/.infrarsi/night/rounds/r0001
 port=$((20000 + SLURM_JOB_ID % 20000))
 host=$(hostname)
-trap 'rm -f /work/u/project/.infrarsi/night/server.json' EXIT
-printf '{"schema_version": 1, "host": "%s", "port": %d, "job": "%s"}\n' "$host" "$port" "$SLURM_JOB_ID" > /work/u/project/.infrarsi/night/server.json.new
-mv /work/u/project/.infrarsi/night/server.json.new /work/u/project/.infrarsi/night/server.json
+trap 'rm -f /home/u/project/.infrarsi/night/server.json' EXIT
+printf '{"schema_version": 1, "host": "%s", "port": %d, "job": "%s"}\n' "$host" "$port" "$SLURM_JOB_ID" > /home/u/project/.infrarsi/night/server.json.new
+mv /home/u/project/.infrarsi/night/server.json.new /home/u/project/.infrarsi/night/server.json
 # not on the command line, where every user of the node could read it
-VLLM_API_KEY=$(cat /work/u/project/.infrarsi/night/server.key)
+VLLM_API_KEY=$(cat /home/u/project/.infrarsi/night/server.key)
 export VLLM_API_KEY
-"python3" -m vllm.entrypoints.openai.api_server --host 0.0.0.0 --port "$port" --model /work/u/models/small run --fix compile=off --until 2030-01-01T07:00:00
+"python3" -m vllm.entrypoints.openai.api_server --host 0.0.0.0 --port "$port" --model /home/u/models/small run --fix compile=off --until 2030-01-01T07:00:00

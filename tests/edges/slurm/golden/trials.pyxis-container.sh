@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=infrarsi-night-r0001-1
 #SBATCH --comment=infrarsi
-#SBATCH --output=/work/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
+#SBATCH --output=/home/u/project/.infrarsi/night/rounds/r0001/job-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --time=01:30:00
 #SBATCH --nodes=1
@@ -20,7 +20,7 @@
 set -eo pipefail
 export NCCL_DEBUG="WARN"
 # nothing that lies in the current folder is imported
-export PYTHONSAFEPATH=1 PYTHONPATH=/work/u/project/.infrarsi/night/starter
-cd /work/u/project/.infrarsi/night/rounds/r0001
+export PYTHONSAFEPATH=1 PYTHONPATH=/home/u/project/.infrarsi/night/starter
+cd /home/u/project/.infrarsi/night/rounds/r0001
 task=${SLURM_ARRAY_TASK_ID:-0}
-exec srun --mpi=none --container-image="nvcr.io#nvidia/pytorch:25.06-py3" --container-mounts="/work/u/project,/data:/data" --no-container-mount-home --ntasks=1 "python3" -m infrarsi_hpc.edges.agent.main /work/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
+exec srun --mpi=none --container-image="nvcr.io#nvidia/pytorch:25.06-py3" --container-mounts="/home/u/project,/data:/data" --no-container-mount-home --ntasks=1 "python3" -m infrarsi_hpc.edges.agent.main /home/u/project/.infrarsi/night/rounds/r0001 1 "$task" "${TMPDIR}/infrarsi"
