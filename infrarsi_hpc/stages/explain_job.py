@@ -18,8 +18,7 @@ from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.ids import parse_id
 from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
 from infrarsi_hpc.edges.slurm.sacct_text import read_sacct, sacct_problem
-from infrarsi_hpc.edges.slurm.squeue_text import FORMAT as SQUEUE_FORMAT
-from infrarsi_hpc.edges.slurm.squeue_text import parse_squeue
+from infrarsi_hpc.edges.slurm.single import ask_queue
 from infrarsi_hpc.errors import InputRefused, SiteError, UsageError
 from infrarsi_hpc.verify.job_ending import ending_of_job, ending_of_record
 
@@ -121,8 +120,7 @@ def _records(commands: SlurmCommands, wanted: JobId) -> list[JobRecord]:
         found = [task.record for task in read_sacct(said.stdout).tasks]
         if found:
             return found
-    said = commands.run("squeue", "--noheader", "--states=all", f"--format={SQUEUE_FORMAT}", f"--jobs={wanted}")
-    answer = parse_squeue(said.stdout, said.stderr, said.returncode)
+    answer = ask_queue(commands, "--states=all", f"--jobs={wanted}")
     if not answer.is_answer:
         raise SiteError("Slurm does not answer", why=answer.evidence, fix="try again later")
     return [r for r in answer.records if wanted.task is None or r.job.task == wanted.task]

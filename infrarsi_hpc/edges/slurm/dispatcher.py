@@ -28,8 +28,7 @@ from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
 from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
 from infrarsi_hpc.edges.slurm.sacct_text import read_sacct, sacct_problem
 from infrarsi_hpc.edges.slurm.sbatch_text import SubmitRefusal, classify_refusal
-from infrarsi_hpc.edges.slurm.single import my_jobs
-from infrarsi_hpc.edges.slurm.squeue_text import FORMAT, parse_squeue
+from infrarsi_hpc.edges.slurm.single import ask_queue, my_jobs
 from infrarsi_hpc.edges.slurm.starter import write_starter
 from infrarsi_hpc.edges.slurm.watch import Seen, Watch
 from infrarsi_hpc.errors import Interrupted, SiteError
@@ -226,10 +225,7 @@ class SlurmDispatcher:
         began = time.monotonic()
         pause = 1.0
         while True:
-            said = self.commands.run(
-                "squeue", "--noheader", "--states=all", f"--format={FORMAT}", f"--name={name}", my_jobs()
-            )
-            answer = parse_squeue(said.stdout, said.stderr, said.returncode)
+            answer = ask_queue(self.commands, "--states=all", f"--name={name}", my_jobs())
             found = [record.job for record in answer.records if record.name == name]
             if found:
                 job = max(found)
@@ -240,7 +236,7 @@ class SlurmDispatcher:
                 return self._in_accounts(name, kept)
             if waited > MAX_OUTAGE_SECONDS:
                 raise Interrupted(
-                    "Slurm did not answer for hours", why=said.stderr.strip()[:300], fix="run the same command again"
+                    "Slurm did not answer for hours", why=answer.evidence[:300], fix="run the same command again"
                 )
             self.pause(pause)
             pause = pause if answer.is_answer else min(2 * pause, 60.0)
@@ -324,10 +320,7 @@ class SlurmDispatcher:
             where = (f"--name={','.join(names)}", "")
         deadline = time.monotonic() + CANCEL_SECONDS
         while time.monotonic() < deadline:
-            said = self.commands.run(
-                "squeue", "--noheader", my_jobs(), f"--format={FORMAT}", where[0], cluster=where[1]
-            )
-            answer = parse_squeue(said.stdout, said.stderr, said.returncode)
+            answer = ask_queue(self.commands, my_jobs(), where[0], cluster=where[1])
             if answer.is_answer and not any(not record.state.is_over for record in answer.records):
                 return
             self.pause(0.3)

@@ -13,7 +13,7 @@ from infrarsi_hpc.domain.site import Partition, SiteProfile
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.request import JobRequest, script
 from infrarsi_hpc.edges.slurm.sbatch_text import classify_refusal
-from infrarsi_hpc.edges.slurm.squeue_text import FORMAT, parse_squeue
+from infrarsi_hpc.edges.slurm.squeue_text import FORMAT, SqueueAnswer, parse_squeue
 from infrarsi_hpc.errors import SiteError
 
 
@@ -57,9 +57,14 @@ def cancel(commands: SlurmCommands, job: JobId) -> None:
 
 def jobs_named(commands: SlurmCommands, name: str) -> list[JobId]:
     """This user's jobs of that name that are not over, as far as Slurm answers."""
-    said = commands.run("squeue", "--noheader", my_jobs(), f"--name={name}", f"--format={FORMAT}")
-    answer = parse_squeue(said.stdout, said.stderr, said.returncode)
+    answer = ask_queue(commands, my_jobs(), f"--name={name}")
     return [r.job for r in answer.records if r.name == name and not r.state.is_over]
+
+
+def ask_queue(commands: SlurmCommands, *which: str, cluster: str = "") -> SqueueAnswer:
+    """What squeue says of some jobs, and whether that is an answer."""
+    said = commands.run("squeue", "--noheader", f"--format={FORMAT}", *which, cluster=cluster)
+    return parse_squeue(said.stdout, said.stderr, said.returncode)
 
 
 def my_jobs() -> str:
