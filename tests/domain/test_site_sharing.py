@@ -135,7 +135,7 @@ IMPERSONAL = (
     "/opt/spack/opt/linux-rocky9-zen3/gcc-12.3.0/cuda-12.4.1-abcdefghijklmnopqrstuvwxyz234567",
     "/usr/local/cuda-12.4/lib64",
     "/etc/profile.d/modules.sh",
-    "/work/shared/containers/torch.sif",
+    "/opt/shared/containers/torch.sif",
     "--mpi=pmix",
     "AWS Libfabric",
     "NVIDIA A100-SXM4-40GB",
