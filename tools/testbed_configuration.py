@@ -138,7 +138,7 @@ class Settings:
 
 def write_configuration(base: Path, settings: Settings) -> None:
     """Make the folders, links and files of a testbed in `base`; files that are there are written anew."""
-    for folder in ("etc", "log", "run", "state", "gpu", "sql", "munge", "cgroup", *(f"spool/{n}" for n in NODES)):
+    for folder in ("etc", "log", "run", "state", "gpu", "sql/tmp", "munge", "cgroup", *(f"spool/{n}" for n in NODES)):
         (base / folder).mkdir(parents=True, exist_ok=True)
         (base / folder).chmod(0o755)
     links = {f"gpu/{gpu}-{index}": "/dev/null" for gpu in ("h100", "a100") for index in (0, 1)}  # must be devices
