@@ -272,6 +272,7 @@ class Campaign:
 
     def cancel_running(self) -> None:
         """Stop the batch that runs now, if one does; take in what it finished and what the rest has cost."""
+        self.check = lambda _: None  # what asked for this stop would ask again while its jobs end
         for record in self.state.rounds.values():
             if not self._due(record) or not (record.job is not None or record.is_submitting):
                 continue
