@@ -110,7 +110,7 @@ def run(
     project: ProjectOption = HERE,
     contract: ContractOption = CONTRACT,
     campaign: CampaignOption = None,
-    budget: Annotated[float | None, typer.Option(help="Device-hours that may be spent.", min=0.0)] = None,
+    budget: Annotated[float | None, typer.Option(help="Device-hours that may be spent.")] = None,
     max_trials: Annotated[int | None, typer.Option(help="Search trials at most.", min=1)] = None,
     start_at: Annotated[str | None, typer.Option(help="Start nothing before: 22:00, +2h, a date and time.")] = None,
     until: Annotated[str | None, typer.Option(help="Stop by then: 07:00, +90m, or 2030-01-31T07:00.")] = None,
@@ -141,6 +141,8 @@ def run(
     chosen = [name for name, is_chosen in modes.items() if is_chosen]
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]} say different things", fix="give one of them")
+    if budget is not None and budget <= 0:
+        raise UsageError("--budget must be above 0 device-hours", fix="for example: --budget 4")
     begin, end = parse_window(start_at, until, is_resumed=resumed)
     stages.run(
         project,

@@ -18,7 +18,14 @@ def status(project: Path, contract: str, campaign: str | None, as_json: bool) ->
     from infrarsi_hpc.edges.ledger import load_state
     from infrarsi_hpc.edges.project import campaign_ledger
     from infrarsi_hpc.stages.activity import activity_of
-    from infrarsi_hpc.stages.status import activity_status, activity_text, nodes_left_out, status_of, status_text
+    from infrarsi_hpc.stages.status import (
+        activity_status,
+        activity_text,
+        nodes_left_out,
+        not_begun,
+        status_of,
+        status_text,
+    )
 
     ledger = campaign_ledger(project.resolve(), contract, campaign)
     state, now = load_state(ledger), time.time()
@@ -27,9 +34,16 @@ def status(project: Path, contract: str, campaign: str | None, as_json: bool) ->
     summary = status_of(state)
     if as_json:
         say_json(summary | around)
-    else:
-        say(status_text(summary))
-        say(activity_text(around))
+        return
+    name = ledger.parent.name
+    say(
+        status_text(summary) if state.opened is not None else not_begun(name, ledger.parent, around["head"] is not None)
+    )
+    say(activity_text(around))
+    if state.closed is None and around["head"] is None:
+        say(f"next: infrarsi campaigns resume {name}")
+    elif state.closed is not None:
+        say(f"next: infrarsi report --campaign {name}")
 
 
 def prices(project: Path, contract: str, campaign: str | None, as_json: bool) -> None:
@@ -69,7 +83,8 @@ def explain(files: list[str], kind: str, site: str, project: Path, as_json: bool
 
     def one(name: str) -> dict[str, Any]:
         if is_job(name) and not Path(name).exists():
-            return explain_job(name, read_profile(site, os.environ, Path.home()), project.resolve())
+            where = site if site != "local" else _last_site(project.resolve())
+            return explain_job(name, read_profile(where, os.environ, Path.home()), project.resolve())
         return explain_file(Path(name), kind)
 
     found = [one(name) for name in files]
@@ -87,6 +102,17 @@ def explain(files: list[str], kind: str, site: str, project: Path, as_json: bool
                 say(f"  - {_finding_text(finding)}")
     if any(item["outcome"] == "refused" for item in found):
         raise typer.Exit(3)
+
+
+def _last_site(root: Path) -> str:
+    """The site of the campaign that was started last: a job's number is most likely of its jobs."""
+    from infrarsi_hpc.cli.saved_arguments import known_arguments
+    from infrarsi_hpc.edges.project import CAMPAIGNS
+    from infrarsi_hpc.edges.saved_run import SAVED_RUN
+
+    saved = sorted((root / CAMPAIGNS).glob(f"*/{SAVED_RUN}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    arguments = [found for path in saved if (found := known_arguments(path.parent)) is not None]
+    return next((site for found in arguments if (site := found.value("--site"))), "local")
 
 
 def _finding_text(finding: object) -> str:

@@ -137,13 +137,14 @@ def run(
     from infrarsi_hpc.edges.project import open_project
     from infrarsi_hpc.edges.sites import read_profile
     from infrarsi_hpc.stages import guest
-    from infrarsi_hpc.stages import run as stage
+    from infrarsi_hpc.stages.opening import RunOptions, campaign_name, known_doctor
+    from infrarsi_hpc.stages.run import run as run_campaign
     from infrarsi_hpc.stages.settings import parse_settings
 
     opened = open_project(project.resolve(), contract)
-    name = stage.campaign_name(opened, campaign)
+    name = campaign_name(opened, campaign)
     flags = replace(flags, site=_site_of(flags.site, opened.campaign_folder(name)))
-    options = stage.RunOptions(
+    options = RunOptions(
         campaign=campaign,
         max_trials=flags.max_trials,
         budget_device_hours=flags.budget,
@@ -151,7 +152,7 @@ def run(
         until=flags.until,
         seed=flags.seed,
         batch=flags.batch,
-        fixed=parse_settings(opened.contract.knobs, flags.fix),
+        fixed=parse_settings(opened.contract.knobs, flags.fix, "--fix"),
         use_experience=flags.experience,
         site=read_profile(flags.site or "local", os.environ, Path.home()),
         is_one_tick=how == "once",
@@ -165,7 +166,7 @@ def run(
     if how == "dry-run":
         from infrarsi_hpc.stages.dry_run import dry_run
 
-        _show_dry_run(dry_run(opened, options, stage.known_doctor(opened, options.site)), as_json)
+        _show_dry_run(dry_run(opened, options, known_doctor(opened, options.site)), as_json)
         return
     guest.save_arguments(opened, name, arguments)
     if how == "detach":
@@ -179,7 +180,7 @@ def run(
         return
     live = Live()
     try:
-        state = stage.run(opened, options, live.observer())
+        state = run_campaign(opened, options, live.observer())
     finally:
         live.close()
     if how == "once" and state.closed is None:
@@ -208,10 +209,10 @@ def cancel(project: Path, contract: str, campaign: str | None, site: str | None)
     from infrarsi_hpc.edges.project import open_project
     from infrarsi_hpc.edges.sites import read_profile
     from infrarsi_hpc.stages import guest
-    from infrarsi_hpc.stages import run as stage
+    from infrarsi_hpc.stages.opening import campaign_name
 
     opened = open_project(project.resolve(), contract)
-    name = stage.campaign_name(opened, campaign)
+    name = campaign_name(opened, campaign)
     profile = read_profile(_site_of(site, opened.campaign_folder(name)), os.environ, Path.home())
     guest.cancel_campaign(opened, name, profile, said=say)
 

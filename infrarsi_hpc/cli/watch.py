@@ -19,6 +19,7 @@ from infrarsi_hpc.edges.project import CAMPAIGNS, campaign_ledger, read_contract
 from infrarsi_hpc.edges.saved_run import SAVED_RUN
 from infrarsi_hpc.stages.activity import Activity, RunningTask, WaitingTask, activity_of
 from infrarsi_hpc.stages.campaigns import state_text
+from infrarsi_hpc.stages.status import not_begun
 from infrarsi_hpc.stages.waiting import WaitingReasons
 
 #: Rows for running and for waiting trials on one screen.
@@ -83,7 +84,7 @@ class Watcher:
         """Who runs the campaign, or what to do where nobody does."""
         what = state_text(self.state, activity.head, activity.jobs)
         if self.state.opened is None:
-            return f"campaign {self.folder.name} has not begun; its head's log: {self.folder / 'head.log'}"
+            return not_begun(self.folder.name, self.folder, activity.head is not None)
         is_left = self.state.closed is None and activity.head is None
         return f"campaign {self.folder.name}: {what}" + (
             f"; no head: infrarsi campaigns resume {self.folder.name}" if is_left else ""

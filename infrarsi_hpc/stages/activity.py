@@ -78,11 +78,18 @@ class Activity:
     jobs: tuple[OpenJob, ...]
     running: tuple[RunningTask, ...]
     waiting: tuple[WaitingTask, ...]
+    #: By `infrarsi cancel`; whoever goes on with the campaign takes it back.
+    is_asked_to_stop: bool = False
 
     @property
     def running_device_seconds(self) -> float:
         """What running trials have cost so far, as far as their heartbeats tell; not in the ledger yet."""
         return sum(task.seconds * task.num_devices for task in self.running)
+
+
+def stop_file(campaign: Path) -> Path:
+    """A file that asks the head of a campaign to stop, wherever it runs."""
+    return campaign / "stop"
 
 
 def head_of(campaign: Path) -> Holder | None:
@@ -111,7 +118,7 @@ def activity_of(campaign: Path, state: CampaignState, now: float) -> Activity:
                 running.append(found)
             else:
                 waiting.append(WaitingTask(job.round, task, trials, job))
-    return Activity(head_of(campaign), jobs, tuple(running), tuple(waiting))
+    return Activity(head_of(campaign), jobs, tuple(running), tuple(waiting), stop_file(campaign).exists())
 
 
 def open_jobs(campaign: Path, state: CampaignState) -> tuple[OpenJob, ...]:

@@ -23,8 +23,8 @@ from infrarsi_hpc.errors import Interrupted, UsageError
 from infrarsi_hpc.stages.campaign import Observer
 from infrarsi_hpc.stages.collect import Collector, collect, own_folder
 from infrarsi_hpc.stages.interrupts import interruptible
+from infrarsi_hpc.stages.opening import ensure_doctor
 from infrarsi_hpc.stages.problem import basis_of
-from infrarsi_hpc.stages.run import ensure_doctor
 from infrarsi_hpc.stages.settings import parse_settings
 from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.checks import judge

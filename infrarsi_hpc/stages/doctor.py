@@ -44,8 +44,16 @@ class _Seen:
         return self.result.runs[-1]
 
 
-def examine(project: Project, *, where: str = "", on_progress: Callable[[str], None] = lambda _: None) -> DoctorReport:
+def examine(
+    project: Project,
+    *,
+    where: str = "",
+    on_progress: Callable[[str], None] = lambda _: None,
+    on_poll: Callable[[], None] = lambda: None,
+) -> DoctorReport:
     """Measure the baseline on this machine and keep the report, as that of `where` if this is a node of a site's.
+
+    `on_poll` is called at every look at the runs; a KeyboardInterrupt of its stops them.
 
     Raises
     ------
@@ -63,7 +71,7 @@ def examine(project: Project, *, where: str = "", on_progress: Callable[[str], N
     )
     evaluation_seed = secrets.randbelow(2**31)
     seeds = [secrets.randbelow(2**31) for _ in range(3)]
-    seen = _run_baseline(project, seeds, evaluation_seed, on_progress)
+    seen = _run_baseline(project, seeds, evaluation_seed, on_progress, on_poll)
     profiled, timed = seen[-1], seen[:-1]
     if contract.invariants.same_tokens:
         _check_repeatable(timed)
@@ -118,7 +126,11 @@ def examine(project: Project, *, where: str = "", on_progress: Callable[[str], N
 
 
 def _run_baseline(
-    project: Project, seeds: Sequence[int], evaluation_seed: int, on_progress: Callable[[str], None]
+    project: Project,
+    seeds: Sequence[int],
+    evaluation_seed: int,
+    on_progress: Callable[[str], None],
+    on_poll: Callable[[], None],
 ) -> list[_Seen]:
     contract = project.contract
     lengths = (contract.measurement.short_steps, contract.measurement.trial_steps)
@@ -139,7 +151,7 @@ def _run_baseline(
     home = project.root / CAMPAIGNS / DOCTOR_FOLDER
     dispatcher = LocalDispatcher(THIS_MACHINE)
     with own_folder(home, dispatcher), interruptible():
-        return _watch_baseline(project, home, specs, dispatcher, on_progress)
+        return _watch_baseline(project, home, specs, dispatcher, on_progress, on_poll)
 
 
 def _watch_baseline(
@@ -148,13 +160,14 @@ def _watch_baseline(
     specs: list[TrialSpec],
     dispatcher: LocalDispatcher,
     on_progress: Callable[[str], None],
+    on_poll: Callable[[], None],
 ) -> list[_Seen]:
     tasks = dispatcher.group(specs, is_one_allocation=True)
     folder = batches.write_batch(home, 1, 1, tasks, {})
     job = dispatcher.submit(folder, 1, tasks)
     seen: list[_Seen] = []
     try:
-        for taken in collect(Collector(home, 1, 1, job, tasks, dispatcher)):
+        for taken in collect(Collector(home, 1, 1, job, tasks, dispatcher), on_poll=lambda _: on_poll()):
             spec, found = taken.spec, taken.result
             ending = classify(found, spec) if found is not None else taken.ending
             if found is None or ending is None or ending.outcome is not Outcome.OK:
@@ -169,7 +182,9 @@ def _watch_baseline(
     except KeyboardInterrupt as error:
         dispatcher.cancel(folder, job)
         raise Interrupted(
-            "the doctor was stopped", why="Ctrl-C", fix="run `infrarsi doctor` again; it starts over"
+            "the doctor was stopped",
+            why="Ctrl-C, SIGTERM or `infrarsi cancel`",
+            fix="run `infrarsi doctor` again; it starts over",
         ) from error
     return seen
 

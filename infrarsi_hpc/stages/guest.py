@@ -12,12 +12,12 @@ from infrarsi_hpc.domain.campaign import CampaignState
 from infrarsi_hpc.domain.digest import digest_json
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.atomic import site_error, write_json, write_text
+from infrarsi_hpc.edges.dispatch import Dispatcher
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import Project
 from infrarsi_hpc.errors import SiteError, UsageError
-from infrarsi_hpc.stages.activity import head_of
+from infrarsi_hpc.stages.activity import head_of, stop_file
 from infrarsi_hpc.stages.dispatchers import dispatcher_for
-from infrarsi_hpc.stages.run import stop_file
 
 MODULE = ("-P", "-m", "infrarsi_hpc.cli.app")
 #: A head as a job asks for this; it uses under 200 MiB and next to no processor time.
@@ -145,12 +145,8 @@ def cancel_campaign(project: Project, campaign: str, site: SiteProfile, *, said:
         raise UsageError(f"there is no campaign {campaign}", fix="`infrarsi campaigns list` shows what there is")
     write_text(stop_file(folder), "asked to stop by infrarsi cancel\n")
     state = load_state(folder / "ledger.jsonl")
-    dispatcher = dispatcher_for(site, folder, state.uid, said=said)
-    for record in state.rounds.values():
-        is_open = any(not state.trials[name].is_final for name in record.trials)
-        if is_open and (record.job is not None or record.is_submitting):
-            dispatcher.cancel(folder / "rounds" / f"r{record.round:04d}", record.job)
-            said(f"round {record.round}: its trials are stopped")
+    if state.opened is not None:
+        _cancel_rounds(folder, state, dispatcher_for(site, folder, state.uid, said=said), said)
     if site.scheduler.kind == "slurm":
         from infrarsi_hpc.edges.slurm.commands import SlurmCommands
         from infrarsi_hpc.edges.slurm.single import cancel, jobs_named
@@ -162,6 +158,14 @@ def cancel_campaign(project: Project, campaign: str, site: SiteProfile, *, said:
     holder = head_of(folder)
     if holder is not None:
         said(f"its head ({holder}) stops at its next look")
+
+
+def _cancel_rounds(folder: Path, state: CampaignState, dispatcher: Dispatcher, said: Callable[[str], None]) -> None:
+    for record in state.rounds.values():
+        is_open = any(not state.trials[name].is_final for name in record.trials)
+        if is_open and (record.job is not None or record.is_submitting):
+            dispatcher.cancel(folder / "rounds" / f"r{record.round:04d}", record.job)
+            said(f"round {record.round}: its trials are stopped")
 
 
 def mail_end(site: SiteProfile, subject: str, text: str, *, said: Callable[[str], None]) -> None:

@@ -26,8 +26,10 @@ def place_of(site: SiteProfile) -> str:
     return f"{site.name}-{partition_of(site).name}"
 
 
-def examine_on_node(project: Project, site: SiteProfile, *, said: Callable[[str], None]) -> DoctorReport:
-    """Run the doctor on a node of the site's; gives the report that it kept.
+def examine_on_node(
+    project: Project, site: SiteProfile, *, said: Callable[[str], None], on_poll: Callable[[], None] = lambda: None
+) -> DoctorReport:
+    """Run the doctor on a node of the site's; gives the report that it kept. `on_poll` as in `run_on_node`.
 
     Raises
     ------
@@ -35,7 +37,9 @@ def examine_on_node(project: Project, site: SiteProfile, *, said: Callable[[str]
         It left none.
     """
     where = place_of(site)
-    run_on_node(project, site, ["doctor", "--contract", project.contract_file, "--place", where], said=said)
+    run_on_node(
+        project, site, ["doctor", "--contract", project.contract_file, "--place", where], said=said, on_poll=on_poll
+    )
     report = project.doctor(where)
     if report is None:
         raise SiteError(
@@ -46,8 +50,17 @@ def examine_on_node(project: Project, site: SiteProfile, *, said: Callable[[str]
     return report
 
 
-def run_on_node(project: Project, site: SiteProfile, arguments: Sequence[str], *, said: Callable[[str], None]) -> None:
+def run_on_node(
+    project: Project,
+    site: SiteProfile,
+    arguments: Sequence[str],
+    *,
+    said: Callable[[str], None],
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
     """Run `infrarsi ARGUMENTS` as a job that owns its node, and pass on what it says.
+
+    `on_poll` is called at every look at the job; a KeyboardInterrupt of its cancels it.
 
     Raises
     ------
@@ -83,13 +96,16 @@ def run_on_node(project: Project, site: SiteProfile, arguments: Sequence[str], *
                 shown = _pass_on(log, shown, said)
                 if seen is not None and seen.is_over:
                     break
+                on_poll()
                 time.sleep(max(1.0, site.limits.poll_seconds))
         except HandOver:
             cancel(commands, job)
             raise
         except KeyboardInterrupt as error:
             cancel(commands, job)
-            raise Interrupted(f"`infrarsi {name}` was stopped", why="Ctrl-C", fix="run it again") from error
+            raise Interrupted(
+                f"`infrarsi {name}` was stopped", why="Ctrl-C, SIGTERM or `infrarsi cancel`", fix="run it again"
+            ) from error
     _pass_on(log, shown, said)
     if seen.record.state is not JobState.COMPLETED:
         raise SiteError(

@@ -86,7 +86,7 @@ def report_data(
 def headline(data: Mapping[str, Any]) -> str:
     """The verdict in one sentence: how much faster, how sure, by what, and what it cost."""
     cost = data["cost"]
-    price = f"the campaign cost {cost['device_hours']:.2f} device-hours over {cost['num_trials']} trials"
+    price = f"the campaign cost {cost['device_hours']:.2f} device-hours over {_counts(cost)}"
     if cost["num_failed"]:
         price += f", {cost['num_failed']} of which failed"
     prefix = "" if data["is_closed"] else "Not finished yet. "
@@ -108,6 +108,11 @@ def headline(data: Mapping[str, Any]) -> str:
         kinds = ", ".join(f"{n} {name}" for name, n in cost["outcomes"].items())
         return f"{prefix}Every trial failed ({kinds}), so that nothing could be measured; {price}."
     return f"{prefix}No candidate was promoted; {price}."
+
+
+def _counts(cost: Mapping[str, Any]) -> str:
+    searched, runs = cost["num_search_trials"], cost["num_trials"] - cost["num_search_trials"]
+    return f"{searched} search trials" + (f" and {runs} promotion runs" if runs else "")
 
 
 def changes_text(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -150,6 +155,7 @@ def _cost(state: CampaignState, doctor: DoctorReport) -> dict[str, Any]:
     started = float(state.opened["time"]) if state.opened else state.last_time
     return {
         "num_trials": len(trials),
+        "num_search_trials": sum(t.purpose == "search" for t in trials),
         "num_failed": failed,
         "num_measured": outcomes[Outcome.OK.value],
         "num_unfinished": outcomes[UNFINISHED],
@@ -329,6 +335,8 @@ def _environment(state: CampaignState, contract: Contract, doctor: DoctorReport)
         "device": contract.workload.device,
         "device_key": clean(doctor.device_key, 200),
         "node": clean(doctor.node, 200),
+        "site": clean(str(state.opened.get("site", "")), 100) if state.opened else "",
+        "trial_nodes": _trial_nodes(state),
         "contract_sha256": doctor.contract_sha256,
         "baseline_commit": doctor.baseline_commit,
         "seed": state.opened.get("seed") if state.opened else None,
@@ -344,6 +352,12 @@ def _environment(state: CampaignState, contract: Contract, doctor: DoctorReport)
         "tolerances": contract.tolerances.model_dump(),
         "knobs": {name: {"values": list(k.values), "baseline": k.baseline} for name, k in contract.knobs.items()},
     }
+
+
+def _trial_nodes(state: CampaignState) -> list[str]:
+    """Nodes that trials ran on, those with the most trials first."""
+    counts = Counter(node for visit in state.visits for node in visit.node.split(",") if node)
+    return [clean(node, 100) for node, _ in counts.most_common(20)]
 
 
 def _commands(

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from infrarsi_hpc.domain.campaign import CampaignState, PlannedTrial, PromotionResult
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.knobs import Configuration
-from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.observation import Observation
-from infrarsi_hpc.domain.patch import Patch
-from infrarsi_hpc.domain.site import SiteProfile
-from infrarsi_hpc.edges import archive
 from infrarsi_hpc.edges import store as stores
-from infrarsi_hpc.edges.dispatch import Dispatcher, PausingDispatcher
-from infrarsi_hpc.edges.host import device_key
-from infrarsi_hpc.edges.ledger import Ledger
-from infrarsi_hpc.edges.local import THIS_MACHINE
+from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.numeric import use_one_thread
-from infrarsi_hpc.edges.project import KEPT_NAMES, Project, conflicts, patch_library
+from infrarsi_hpc.edges.project import Project, conflicts
 from infrarsi_hpc.edges.shipped import shipped
-from infrarsi_hpc.errors import ContractError, Interrupted, UsageError
+from infrarsi_hpc.errors import Interrupted
 from infrarsi_hpc.search.convergence import converged
 from infrarsi_hpc.search.finalists import finalists
 from infrarsi_hpc.search.propose import Problem, propose
+from infrarsi_hpc.stages.activity import stop_file
 from infrarsi_hpc.stages.allowance import Allowance
 from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
-from infrarsi_hpc.stages.dispatchers import dispatcher_for
-from infrarsi_hpc.stages.doctor import examine
 from infrarsi_hpc.stages.interrupts import HandOver, interruptible
-from infrarsi_hpc.stages.nodes import excluded_nodes
+from infrarsi_hpc.stages.opening import RunOptions, StopAsked, campaign_name, open_campaign
 from infrarsi_hpc.stages.problem import problem_of
 from infrarsi_hpc.stages.promotion import (
     decide_finalist,
@@ -49,167 +34,10 @@ from infrarsi_hpc.stages.promotion import (
     with_room,
 )
 
-#: Trials of a round; a round's results are in before the next one is chosen.
-BATCH = 4
 #: Finalists whose times are compared with the baseline's, at most: what the promotion's confidence is shared by.
 MAX_FINALISTS = 3
 #: Candidates that get as far as a promotion run, those included that fail in their first ones.
 MAX_TRIED_FINALISTS = 6
-CAMPAIGN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What the command line says."""
-
-    campaign: str | None = None
-    max_trials: int | None = None
-    budget_device_hours: float | None = None
-    #: Unix time.
-    until: float | None = None
-    seed: int | None = None
-    batch: int = BATCH
-    #: Knobs held at one value: they leave the search space.
-    fixed: Configuration = field(default_factory=dict)
-    use_experience: bool = True
-    site: SiteProfile = THIS_MACHINE
-    #: Unix time before which nothing is started.
-    start_at: float | None = None
-    is_one_tick: bool = False
-
-
-def known_doctor(project: Project, site: SiteProfile) -> DoctorReport | None:
-    """The doctor's report of this machine or of the site's partition, if there is one."""
-    if site.scheduler.kind == "slurm":
-        from infrarsi_hpc.stages.on_node import place_of
-
-        return project.doctor(place_of(site))
-    return project.doctor()
-
-
-def ensure_doctor(project: Project, observer: Observer, site: SiteProfile = THIS_MACHINE) -> DoctorReport:
-    """The doctor's report; made now, on a node of the site's, if there is none for this contract."""
-    if site.scheduler.kind == "slurm":
-        from infrarsi_hpc.stages.on_node import examine_on_node
-
-        report = known_doctor(project, site)
-        if report is None:
-            observer.said("no doctor's report for this contract yet: examining the baseline on a node first")
-            report = examine_on_node(project, site, said=observer.said)
-        return report
-    report = project.doctor()
-    if report is not None and report.device_key != str(device_key(project.contract.workload.device)):
-        observer.said(f"the doctor's report is of another device ({report.device_key})")
-        report = None
-    if report is None:
-        observer.said("no doctor's report for this contract and device yet: examining the baseline first")
-        report = examine(project, on_progress=observer.said)
-    return report
-
-
-@contextmanager
-def open_campaign(project: Project, options: RunOptions, observer: Observer) -> Iterator[Campaign]:
-    """Open a campaign, a new one or one to go on with.
-
-    Raises
-    ------
-    ContractError
-        The campaign was begun under another contract.
-    SiteError
-        Another head runs it.
-    """
-    name = campaign_name(project, options.campaign)
-    doctor = ensure_doctor(project, observer, options.site)
-    with Ledger(project.campaign_folder(name) / "ledger.jsonl") as ledger:
-        if ledger.kept_aside is not None:
-            observer.said(f"the ledger's last line was half-written; it is kept in {ledger.kept_aside.name}")
-        archive.unpack(project.campaign_folder(name), on_file=ledger.keep_alive)
-        patches = patch_library(project)
-        state = ledger.state
-        if state.opened is None:
-            seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
-            ledger.append(
-                "opened",
-                campaign=name,
-                contract=project.contract.model_dump(mode="json"),
-                contract_sha256=project.contract.digest,
-                baseline_commit=project.lock.baseline_commit,
-                device_key=doctor.device_key,
-                seed=seed,
-                fixed=options.fixed,
-                doctor=doctor.model_dump(mode="json"),
-                patches=[p.model_dump(mode="json") for p in patches.values()],
-            )
-        else:
-            _check_same(state, project, options, name, doctor)
-            doctor = DoctorReport.model_validate(state.opened["doctor"])
-            patches = {p.sha256: p for p in map(Patch.model_validate, state.opened["patches"])}
-        store = stores.default_store(os.environ, Path.home()) if options.use_experience else None
-        folder = project.campaign_folder(name)
-
-        def excluded() -> tuple[str, ...]:
-            partition = options.site.chosen_partition()
-            shares_host = partition is not None and partition.shares_host
-            return excluded_nodes(state, folder, noise_cv=doctor.between_run_cv, shares_host=shares_host)
-
-        dispatcher = dispatcher_for(options.site, folder, state.uid, said=observer.said, exclude=excluded)
-        _check_kind(state, dispatcher, name)
-        campaign = Campaign(name, project, doctor, ledger, patches, store, dispatcher, observer)
-        if isinstance(dispatcher, PausingDispatcher):
-            dispatcher.pause = campaign.wait
-        yield campaign
-
-
-def _check_kind(state: CampaignState, dispatcher: Dispatcher, name: str) -> None:
-    for record in state.rounds.values():
-        is_open = any(not state.trials[trial].is_final for trial in record.trials)
-        kind = record.job.get("kind", "local") if record.job is not None else dispatcher.kind
-        if is_open and kind != dispatcher.kind:
-            raise UsageError(
-                f"campaign {name} has jobs of a {kind} site, and this is a {dispatcher.kind} one",
-                why="its trials were submitted with another --site",
-                fix=f"name that site again: infrarsi run --campaign {name} --site NAME, or INFRARSI_SITE",
-            )
-
-
-def campaign_name(project: Project, name: str | None) -> str:
-    """The campaign's name, the contract's if none is given.
-
-    Raises
-    ------
-    UsageError
-        It is no name, or one that the program keeps for itself.
-    """
-    name = name or project.contract.name
-    if not CAMPAIGN_NAME.fullmatch(name) or name in KEPT_NAMES:
-        raise UsageError(
-            f"{name!r} cannot be a campaign's name",
-            why=f"it must be letters, digits and _ . -, and none of {', '.join(KEPT_NAMES)}",
-            fix="infrarsi run --campaign NAME",
-        )
-    return name
-
-
-def _check_same(state: CampaignState, project: Project, options: RunOptions, name: str, doctor: DoctorReport) -> None:
-    assert state.opened is not None
-    for what, mine in (("baseline_commit", project.lock.baseline_commit), ("device_key", doctor.device_key)):
-        if state.opened[what] != mine:
-            raise ContractError(
-                f"campaign {name} was begun with another {what.replace('_', ' ')}",
-                why=f"it has {state.opened[what][:40]}, here it is {mine[:40]}",
-                fix="start another one: infrarsi run --campaign NAME",
-            )
-    if state.opened["contract_sha256"] != project.contract.digest:
-        raise ContractError(
-            f"campaign {name} was begun under another contract",
-            why=f"it has {state.opened['contract_sha256'][:12]}, the project now {project.contract.digest[:12]}",
-            fix="start another one: infrarsi run --campaign NAME",
-        )
-    if options.fixed and dict(options.fixed) != dict(state.opened.get("fixed", {})):
-        raise UsageError(
-            f"campaign {name} was begun with other fixed knobs: {state.opened.get('fixed', {})}",
-            fix="leave --fix out to go on with it, or start another one: infrarsi run --campaign NAME",
-        )
 
 
 def allowance_of(campaign: Campaign, options: RunOptions, now: float) -> Allowance:
@@ -238,58 +66,50 @@ def run(project: Project, options: RunOptions, observer: Observer) -> CampaignSt
         Ctrl-C, SIGTERM or `infrarsi cancel`; the same command goes on.
     """
     use_one_thread()
+    name = campaign_name(project, options.campaign)
+    folder = project.campaign_folder(name)
     with interruptible():
-        if not _may_start(options, observer):
+        if options.is_one_tick and (options.start_at or 0.0) > time.time():
             return CampaignState()
-        with open_campaign(project, options, observer) as campaign:
-            if options.is_one_tick and stop_file(campaign.folder).exists():
-                observer.said("it was asked to stop (infrarsi cancel); `infrarsi run` without --once goes on with it")
+        if options.is_one_tick and stop_file(folder).exists():
+            observer.said("it was asked to stop (infrarsi cancel); `infrarsi run` without --once goes on with it")
+            return load_state(folder / "ledger.jsonl")
+        try:
+            with open_campaign(project, options, observer) as campaign:
+                _run_or_stop(campaign, options)
                 return campaign.state
-            stop_file(campaign.folder).unlink(missing_ok=True)
-            try:
-                _run(campaign, options)
-            except Waiting as waiting:
-                observer.said(f"campaign {campaign.name}: {waiting}; call again to go on")
-            except Spent as spent:
-                campaign.cancel_running()
-                observer.said(f"stopped: {spent}; the same command with a larger limit goes on")
-            except HandOver as error:
-                raise Interrupted(
-                    f"the head of campaign {campaign.name} hands over; its trials go on",
-                    why="SIGUSR1: its own time is nearly up",
-                    fix="the same command goes on where it stopped",
-                ) from error
-            except (KeyboardInterrupt, StopAsked) as error:
-                campaign.cancel_running()
-                raise Interrupted(
-                    f"campaign {campaign.name} was stopped; nothing that finished is lost",
-                    why="`infrarsi cancel`" if isinstance(error, StopAsked) else "Ctrl-C or SIGTERM",
-                    fix="the same command goes on where it stopped",
-                ) from error
-            return campaign.state
+        except HandOver as error:
+            raise Interrupted(
+                f"the head of campaign {name} hands over; its trials go on",
+                why="SIGUSR1: its own time is nearly up",
+                fix="the same command goes on where it stopped",
+            ) from error
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                f"campaign {name} was stopped before it had begun", fix="the same command begins it"
+            ) from error
+
+
+def _run_or_stop(campaign: Campaign, options: RunOptions) -> None:
+    observer = campaign.observer
+    try:
+        _run(campaign, options)
+    except Waiting as waiting:
+        observer.said(f"campaign {campaign.name}: {waiting}; call again to go on")
+    except Spent as spent:
+        campaign.cancel_running()
+        observer.said(f"stopped: {spent}; the same command with a larger limit goes on")
+    except KeyboardInterrupt as error:
+        campaign.cancel_running()
+        raise Interrupted(
+            f"campaign {campaign.name} was stopped; nothing that finished is lost",
+            why="`infrarsi cancel`" if isinstance(error, StopAsked) else "Ctrl-C or SIGTERM",
+            fix="the same command goes on where it stopped",
+        ) from error
 
 
 class Spent(Exception):
     """A limit is reached while trials run."""
-
-
-class StopAsked(Exception):
-    """Somebody left a stop file."""
-
-
-def stop_file(campaign: Path) -> Path:
-    """A file that asks the head of a campaign to stop, wherever it runs."""
-    return campaign / "stop"
-
-
-def _may_start(options: RunOptions, observer: Observer) -> bool:
-    """Wait for the time to start; a tick does not wait."""
-    if options.start_at is None or options.start_at <= time.time():
-        return True
-    observer.said("waiting until " + time.strftime("%Y-%m-%d %H:%M", time.localtime(options.start_at)))
-    while not options.is_one_tick and (left := options.start_at - time.time()) > 0:
-        time.sleep(min(left, 60.0))
-    return not options.is_one_tick
 
 
 def _run(campaign: Campaign, options: RunOptions) -> None:
@@ -306,6 +126,14 @@ def _run(campaign: Campaign, options: RunOptions) -> None:
             raise Spent(why)
 
     campaign.check, campaign.is_one_tick = check, options.is_one_tick
+    if (
+        not state.rounds
+        and (least := campaign.doctor.detectable_speedup) > campaign.project.contract.measurement.min_speedup
+    ):
+        campaign.observer.said(
+            f"runs of the baseline differ by {campaign.doctor.between_run_cv:.1%} here: "
+            f"only speedups above about {least:.2f}x can be verified"
+        )
     campaign.finish_open_rounds()
     if not finalists_of(state):
         reason = _search(campaign, options, allowance)
@@ -392,19 +220,23 @@ def _experience(campaign: Campaign) -> tuple[Observation, ...]:
         return ()
     workload = campaign.project.contract.workload
     rows: list[Observation] = []
-    for store in (campaign.store, shipped("experience_store")):
+    for what, store in (
+        ("the user's store", campaign.store),
+        ("the store that is shipped", shipped("experience_store")),
+    ):
         loaded = stores.load(store, campaign.doctor.device_key, workload_kind=workload.kind)
         for skipped in loaded.skipped:
             campaign.observer.said(f"experience left out: {skipped.file}: {skipped.reason}")
-        rows += stores.experience(
+        found = stores.experience(
             loaded,
             workload_kind=workload.kind,
             shape=workload.shape.model_dump(),
             contract_sha256=campaign.project.contract.digest,
             without=campaign.state.uid,
         )
-    if rows:
-        campaign.observer.said(f"{len(rows)} trials of earlier campaigns on {campaign.doctor.device_key} are known")
+        if found:
+            campaign.observer.said(f"{what} has {len(found)} trials of this workload on {campaign.doctor.device_key}")
+        rows += found
     return tuple(rows)
 
 

@@ -8,8 +8,8 @@ from infrarsi_hpc.domain.knobs import Configuration, Knob
 from infrarsi_hpc.errors import UsageError
 
 
-def parse_settings(knobs: Mapping[str, Knob], texts: Sequence[str]) -> Configuration:
-    """Settings from texts such as `micro_batch=4`; a value keeps the type that the contract gives it.
+def parse_settings(knobs: Mapping[str, Knob], texts: Sequence[str], flag: str = "--set") -> Configuration:
+    """Settings from texts such as `micro_batch=4`, given with `flag`; a value keeps the type of the contract's.
 
     Raises
     ------
@@ -20,7 +20,9 @@ def parse_settings(knobs: Mapping[str, Knob], texts: Sequence[str]) -> Configura
     for text in texts:
         name, equals, word = text.partition("=")
         if not equals:
-            raise UsageError(f"{text!r} is not KNOB=VALUE", fix="for example: --set micro_batch=4")
+            raise UsageError(
+                f"{text!r} is not KNOB=VALUE", fix=f"for example: {flag} {next(iter(knobs), 'micro_batch')}=VALUE"
+            )
         if name not in knobs:
             raise UsageError(f"the contract has no knob {name!r}", fix=f"its knobs: {', '.join(knobs)}")
         by_text = {str(value): value for value in knobs[name].values}

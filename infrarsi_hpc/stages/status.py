@@ -54,6 +54,7 @@ def activity_status(
     running = activity.running_device_seconds / 3600
     return {
         "head": {"host": head.host, "pid": head.pid} if head is not None else None,
+        "is_asked_to_stop": activity.is_asked_to_stop,
         "open_jobs": [
             {
                 "round": job.round,
@@ -85,6 +86,8 @@ def activity_text(data: dict[str, Any]) -> str:
         (f"head: process {head['pid']} on {head['host']}" if head else "no head runs it")
         + (f"; last event {_ago(age)} ago" if age is not None else "")
     ]
+    if data["is_asked_to_stop"]:
+        lines.append("it was asked to stop (infrarsi cancel)" + (", and does so at its next look" if head else ""))
     for job in data["open_jobs"]:
         where = f" on cluster {job['cluster']}" if job["cluster"] else ""
         name = f"{job['kind']} job {job['id']}" if job["id"] else f"{job['kind']} submission"
@@ -116,6 +119,12 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
     return f"{seconds:.0f} seconds"
+
+
+def not_begun(name: str, folder: Path, has_head: bool) -> str:
+    """What to say of a campaign whose ledger is still empty: before its first trial the baseline is examined."""
+    what = "its head waits for its time or examines the baseline" if has_head else "it has not begun"
+    return f"campaign {name}: {what}; its log: {folder / 'head.log'}"
 
 
 def status_text(summary: dict[str, Any]) -> str:

@@ -33,7 +33,6 @@ def test_a_trial_brings_back_times_memory_tokens_losses_and_a_held_out_loss(proj
     assert len(long.step_ends) == len(long.steps) == 12
     assert list(long.step_ends) == sorted(long.step_ends)
     assert long.step_ends[-1] < long.wall_seconds
-    assert short.wall_seconds < long.wall_seconds
     assert {step.tokens for step in long.steps} == {2 * 512}
     assert len({step.token_hash for step in long.steps}) == 12
     assert [s.token_hash for s in short.steps] == [s.token_hash for s in long.steps[:4]]

@@ -21,6 +21,7 @@ from infrarsi_hpc.cli.watch import Watcher, follow, limits_of
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.ledger import Ledger, load_state
 from infrarsi_hpc.edges.ledger_tail import LedgerTail
+from infrarsi_hpc.edges.lock import held
 from infrarsi_hpc.errors import LedgerError
 from infrarsi_hpc.stages.activity import activity_of, open_jobs
 from infrarsi_hpc.stages.status import nodes_left_out
@@ -249,6 +250,9 @@ def test_a_campaign_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:
     watcher = Watcher(folder)
     (line,) = watcher.picture(*watcher.look(0.0), 0.0)
     assert "has not begun" in line
+    with held(folder / "head.lock"):
+        (line,) = watcher.picture(*watcher.look(0.0), 0.0)
+        assert "examines the baseline" in line
 
 
 def test_escapes_of_an_agent_do_not_reach_the_terminal(tmp_path: Path) -> None:

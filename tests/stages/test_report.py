@@ -228,7 +228,7 @@ class Page(HTMLParser):
             self.text += data
 
 
-COST = "the campaign cost 0.03 device-hours over 11 trials, 3 of which failed."
+COST = "the campaign cost 0.03 device-hours over 5 search trials and 6 promotion runs, 3 of which failed."
 STATES = {
     "promoted": (
         promoted_ledger,
@@ -242,12 +242,12 @@ STATES = {
     "all failed": (
         all_failed,
         "Every trial failed (2 device_oom, 1 crashed), so that nothing could be measured; "
-        "the campaign cost 0.01 device-hours over 3 trials, 3 of which failed.",
+        "the campaign cost 0.01 device-hours over 3 search trials, 3 of which failed.",
     ),
     "no trials": (no_trials, "No trial was made."),
     "unfinished": (
         unfinished,
-        "Not finished yet. No candidate was promoted; the campaign cost 0.01 device-hours over 3 trials.",
+        "Not finished yet. No candidate was promoted; the campaign cost 0.01 device-hours over 3 search trials.",
     ),
 }
 

@@ -109,7 +109,7 @@ def test_kills_lose_no_trial_and_make_none_twice(locked: Path) -> None:
     arguments = ("--campaign", "killed", "--max-trials", "5", "--seed", "2", "--no-experience")
     draw = random.Random(7)
     ledger = locked / ".infrarsi" / "killed" / "ledger.jsonl"
-    for _ in range(5):  # ten of them on a real Slurm: tests/slurm/test_kills.py
+    for _ in range(3):  # ten of them on a real Slurm: tests/slurm/test_kills.py
         head = start(locked, *arguments)
         size = ledger.stat().st_size if ledger.exists() else 0
         # let it write something, then kill it at a random moment after that
@@ -171,6 +171,41 @@ def test_the_head_stays_small_and_prints_a_job_script_that_a_shell_reads(locked:
     script = infrarsi(locked, "run", "--print-job", "--max-trials", "3")
     subprocess.run(["bash", "-n"], input=script.stdout, text=True, check=True)
     assert "--max-trials 3" in script.stdout
+
+
+def test_a_head_that_waits_for_its_time_is_seen_and_can_be_cancelled(locked: Path) -> None:
+    arguments = ("--campaign", "tonight", "--start-at", "+2h")
+    head = start(locked, *arguments)
+    folder = locked / ".infrarsi" / "tonight"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (folder / "ledger.jsonl").exists():
+        time.sleep(0.05)
+    seen = infrarsi(locked, "status", "--campaign", "tonight")
+    assert f"process {head.pid}" in seen.stdout, "naive: there is no campaign before its first event"
+    assert infrarsi(locked, "run", *arguments).returncode == 4, "one head a campaign, also before it has begun"
+    assert infrarsi(locked, "report", "--campaign", "tonight").returncode == 3
+    assert infrarsi(locked, "cancel", "--campaign", "tonight").returncode == 0
+    head.communicate(timeout=60)
+    assert head.returncode == 5
+    seen = infrarsi(locked, "status", "--campaign", "tonight")
+    assert "it has not begun" in seen.stdout
+    assert "it was asked to stop" in seen.stdout
+    assert "infrarsi campaigns resume tonight" in seen.stdout
+
+
+def test_a_cancel_while_the_baseline_is_examined_stops_that(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    make_tiny_campaign_project(project)
+    assert infrarsi(project, "init").returncode == 0
+    head = start(project, "--max-trials", "2")
+    rounds = project / ".infrarsi" / "doctor" / "rounds"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(rounds.glob("*/began-*")) and not list(rounds.glob("*/claim-*")):
+        time.sleep(0.05)
+    assert infrarsi(project, "cancel").returncode == 0
+    _, errors = head.communicate(timeout=60)
+    assert head.returncode == 5, errors
+    assert "the doctor was stopped" in errors
 
 
 def test_a_second_head_on_the_same_campaign_is_turned_away(locked: Path) -> None:

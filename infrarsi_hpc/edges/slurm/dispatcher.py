@@ -44,6 +44,8 @@ ADOPT_SECONDS = 8.0
 MAX_UNKNOWN_REFUSALS = 5
 #: An outage of the controller is waited for so long, then the command ends, resumable.
 MAX_OUTAGE_SECONDS = 6 * 3600.0
+#: What keeps a submission waiting is said so often.
+SAY_AGAIN_SECONDS = 900.0
 
 
 class SlurmDispatcher:
@@ -107,6 +109,7 @@ class SlurmDispatcher:
         kept = self._kept(request, len(tasks))
         write_json(folder / f"submission-{attempt}.json", kept)
         num_unknown, pause, began = 0, 2.0, time.monotonic()
+        last_said, said_at = "", began
         while True:
             refusal = self._try(folder, request, attempt, len(tasks))
             if isinstance(refusal, JobId):
@@ -134,7 +137,9 @@ class SlurmDispatcher:
                     fix="the same command goes on when Slurm answers again",
                 )
             why = "the submit limit is reached" if refusal.kind == "wait" else "Slurm cannot take it now"
-            self.said(f"{why} ({refusal.evidence}); trying again in {pause:.0f} s")
+            if why != last_said or time.monotonic() - said_at > SAY_AGAIN_SECONDS:
+                last_said, said_at = why, time.monotonic()
+                self.said(f"{why} ({refusal.evidence}); trying again, at most once a minute; Ctrl-C loses nothing")
             self.pause(pause)
             pause = min(2 * pause, 60.0)
 
