@@ -169,39 +169,19 @@ def load(
     return loaded
 
 
-def experience(
-    loaded: Loaded,
-    *,
-    workload_kind: str,
-    shape: Mapping[str, int] | None = None,
-    contract_sha256: str | None = None,
-    without: str = "",
-) -> tuple[Observation, ...]:
-    """What other campaigns measured, as rows for the models of this one.
+def by_campaign(loaded: Loaded, *, without: str = "") -> list[tuple[CampaignRow, tuple[Observation, ...]]]:
+    """What other campaigns measured, campaign by campaign in the order of their names.
 
-    Parameters
-    ----------
-    shape
-        Keep campaigns of exactly this model and batch: step times and peaks are absolute numbers. None keeps all.
-    contract_sha256
-        Campaigns under the same contract come first.
-    without
-        This campaign's own name in the store: its trials come from its ledger.
-
-    Trial ids get their campaign's name before them, and the source says whose they are. Runs of promotions are left
-    out: they belong to a verdict.
+    `without` is a campaign's own name in the store: its trials come from its ledger. Trial ids get their campaign's
+    name before them, and the source says whose they are. Runs of promotions are left out: they belong to a verdict.
     """
-    rows = []
+    rows: dict[str, list[Observation]] = {}
     for trial in loaded.trials:
-        campaign = loaded.campaigns[trial.campaign]
-        if trial.campaign == without or campaign.workload_kind != workload_kind:
-            continue
-        if trial.purpose not in ("search", "baseline") or (shape is not None and campaign.shape != dict(shape)):
+        if trial.campaign == without or trial.purpose not in ("search", "baseline"):
             continue
         identity = {"trial": f"{trial.campaign}/{trial.observation.trial}", "source": f"experience:{trial.campaign}"}
-        rows.append((campaign.contract_sha256 != contract_sha256, trial.observation.model_copy(update=identity)))
-    rows.sort(key=lambda row: row[0])
-    return tuple(row for _, row in rows)
+        rows.setdefault(trial.campaign, []).append(trial.observation.model_copy(update=identity))
+    return [(loaded.campaigns[name], tuple(rows[name])) for name in sorted(rows)]
 
 
 def _folder(store: Path, device_key: str) -> Path:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from infrarsi_hpc.domain.candidate import Candidate
-from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.models.basis import FloatArray
-from infrarsi_hpc.models.design import Design, Matrices, Points
+from infrarsi_hpc.models.design import Design, Points
 from infrarsi_hpc.models.memory import PeakMemoryModel, fit_peak_memory
+from infrarsi_hpc.models.normal import Normal
+from infrarsi_hpc.models.owners import MOST_JUDGED, TEXTBOOK, TEXTBOOK_TRUST, Owner, Trust, pooled, trusted
 from infrarsi_hpc.models.problem import Problem
 from infrarsi_hpc.models.rows import memory_rows, time_rows
 from infrarsi_hpc.models.step_time import StepTimeModel, View, fit_step_time
@@ -34,6 +35,7 @@ class Beliefs:
     time: StepTimeModel
     memory: PeakMemoryModel
     validity: ValidityModel
+    trust: Trust = field(default_factory=Trust)
 
     def log_seconds(self, points: Points) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of log step time, (n,) each."""
@@ -60,8 +62,13 @@ class Beliefs:
 
     @cached_property
     def measured(self) -> list[int]:
-        """Places of the observations that finished, are believed and have a step time."""
-        return [int(i) for i in time_rows(self.observations).index]
+        """Places of the observations that finished, are believed and have a step time, stalled ones aside.
+
+        What stalled was slow, whatever the formulas say; only where nothing else ran it is what there is.
+        """
+        index = time_rows(self.observations).index
+        clear = index[~self.time.is_stalled[: index.size]]
+        return [int(i) for i in (clear if clear.size else index)]
 
     def points_of(self, candidates: Sequence[Candidate]) -> Points:
         """Columns for candidates. Their patches must be known to the problem or to an observation."""
@@ -69,7 +76,7 @@ class Beliefs:
 
 
 def fit_beliefs(problem: Problem, observations: Sequence[Observation]) -> Beliefs:
-    """Fit everything to the campaign's own observations and, further off, to the problem's experience.
+    """Fit everything to the campaign's own observations, starting from what the problem's owners believe.
 
     Raises
     ------
@@ -80,80 +87,63 @@ def fit_beliefs(problem: Problem, observations: Sequence[Observation]) -> Belief
     known = [p.sha256 for p in problem.patches]
     seen = [sha for row in own for sha in row.patches]
     design = Design(problem, tuple(dict.fromkeys([*known, *seen])))
-    elsewhere = tuple(usable_experience(problem, design))
     points = design.points([(row.configuration, row.patches) for row in own])
-    far = design.points([(row.configuration, row.patches) for row in elsewhere])
     features = design.features(points)
     is_broken = np.array([row.outcome in BREAKING for row in own], bool)
     is_counted = is_broken | np.array([row.outcome in RUNNING for row in own], bool)
+    time, time_trust = _fit_time(design, points, own)
+    memory, memory_trust = _fit_memory(design, points, own)
     return Beliefs(
         problem=problem,
         design=design,
         observations=own,
         points=points,
-        time=_fit_time(design, points, own, far, elsewhere),
-        memory=_fit_memory(design, points, own, far, elsewhere),
+        time=time,
+        memory=memory,
         validity=fit_validity(features[is_counted], is_broken[is_counted]),
+        trust=Trust(time_trust, memory_trust),
     )
 
 
-def usable_experience(problem: Problem, design: Design) -> list[Observation]:
-    """Experience rows that speak this problem's words.
+def _fit_time(design: Design, points: Points, own: Sequence[Observation]) -> tuple[StepTimeModel, dict[str, float]]:
+    rows = time_rows(own)
+    near = points.take(rows.index)
+    matrices, codes = design.time(near), design.codes(near)
+    noise = np.hypot(rows.noise, design.problem.run_noise)
 
-    Left out: rows with patches that are unknown here, with words or non-finite numbers where a knob takes numbers,
-    or with words that are not among a knob's values. Numbers beyond a knob's values stay: the formulas know them.
-    """
-    patches = set(design.patch_ids)
-    return [row for row in problem.experience if set(row.patches) <= patches and _speaks(problem, row.configuration)]
+    def fitted(prior: Normal, num: int, has_local: bool) -> StepTimeModel:
+        view = View(matrices.components[:num], matrices.factors[:num], codes[:num])
+        seconds = np.exp(rows.log_seconds[:num])
+        return fit_step_time(view, seconds, prior, noise=noise[:num], has_local=has_local)
 
-
-def _speaks(problem: Problem, configuration: Configuration) -> bool:
-    for name, knob in problem.knob_set.knobs.items():
-        value = configuration.get(name, knob.baseline)
-        if knob.is_numeric:
-            if isinstance(value, str) or not np.isfinite(value) or float(value) < 0 <= min(map(float, knob.values)):
-                return False
-        elif str(value) not in {str(v) for v in knob.values}:
-            return False
-    return bool(problem.basis.allowed(configuration, problem.shape, None).all())
+    owners = design.problem.owners
+    beliefs = [design.time_prior, *(o.time.within(design.time_names, design.time_prior) for o in owners)]
+    trusts = _trust(owners, beliefs, lambda prior: fitted(prior, MOST_JUDGED, False).log_evidence)
+    return fitted(pooled(beliefs, trusts), len(near), True), trusts
 
 
-def _fit_time(
-    design: Design, points: Points, own: Sequence[Observation], far: Points, elsewhere: Sequence[Observation]
-) -> StepTimeModel:
-    near_rows, far_rows = time_rows(own), time_rows(elsewhere)
-    near, away = points.take(near_rows.index), far.take(far_rows.index)
-    matrices = _stacked(design.time(near), design.time(away, is_experience=True))
-    run_noise, far_width = design.problem.run_noise, design.problem.experience_width
-    return fit_step_time(
-        View(matrices.components, matrices.factors, np.vstack([design.codes(near), design.codes(away)])),
-        np.exp(np.concatenate([near_rows.log_seconds, far_rows.log_seconds])),
-        list(design.problem.basis.time_priors.values()),
-        [c.prior for c in design.time_columns],
-        noise=np.concatenate([np.hypot(near_rows.noise, run_noise), np.hypot(far_rows.noise, far_width)]),
-        is_own=np.arange(len(matrices)) < len(near),
-    )
+def _fit_memory(design: Design, points: Points, own: Sequence[Observation]) -> tuple[PeakMemoryModel, dict[str, float]]:
+    rows = memory_rows(own, design.problem.memory_limit_gib)
+    near = points.take(rows.index)
+    matrices = design.memory(near)
+
+    def fitted(prior: Normal, num: int) -> PeakMemoryModel:
+        peaks, censoring = np.exp(rows.log_gib[:num]), rows.censoring[:num]
+        return fit_peak_memory(matrices.components[:num], peaks, censoring, prior, factors=matrices.factors[:num])
+
+    owners = design.problem.owners
+    beliefs = [design.memory_prior, *(o.memory.within(design.memory_names, design.memory_prior) for o in owners)]
+    trusts = _trust(owners, beliefs, lambda prior: fitted(prior, MOST_JUDGED).posterior.log_evidence)
+    return fitted(pooled(beliefs, trusts), len(near)), trusts
 
 
-def _fit_memory(
-    design: Design, points: Points, own: Sequence[Observation], far: Points, elsewhere: Sequence[Observation]
-) -> PeakMemoryModel:
-    near_rows = memory_rows(own, design.problem.memory_limit_gib)
-    # this problem's limit says nothing about a bound or peak that another campaign did not write down
-    far_rows = memory_rows(elsewhere, None)
-    near, away = points.take(near_rows.index), far.take(far_rows.index)
-    matrices = _stacked(design.memory(near), design.memory(away, is_experience=True))
-    width = design.problem.experience_width
-    return fit_peak_memory(
-        matrices.components,
-        np.exp(np.concatenate([near_rows.log_gib, far_rows.log_gib])),
-        np.concatenate([near_rows.censoring, far_rows.censoring]),
-        list(design.problem.basis.memory_priors.values()),
-        factors=matrices.factors,
-        factor_priors=[c.prior for c in design.memory_columns],
-        noise=np.concatenate([np.zeros(len(near)), np.full(len(away), width)]),
-    )
-
-
-def _stacked(near: Matrices, far: Matrices) -> Matrices:
-    return Matrices(np.vstack([near.components, far.components]), np.vstack([near.factors, far.factors]))
+def _trust(
+    owners: Sequence[Owner], beliefs: Sequence[Normal], log_evidence: Callable[[Normal], float]
+) -> dict[str, float]:
+    """Shares of the textbook and of each owner."""
+    if not owners:
+        return {TEXTBOOK: 1.0}
+    total = sum(owner.trust for owner in owners)
+    weights = [TEXTBOOK_TRUST, *((1 - TEXTBOOK_TRUST) * owner.trust / total for owner in owners)]
+    names = [TEXTBOOK, *(owner.name for owner in owners)]
+    return trusted(names, weights, [log_evidence(belief) for belief in beliefs])

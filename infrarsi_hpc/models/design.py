@@ -16,14 +16,13 @@ import numpy as np
 from infrarsi_hpc.domain.knobs import Configuration, Knob
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.models.basis import BoolArray, FactorPrior, FloatArray, Prior
+from infrarsi_hpc.models.normal import Normal, separate
 from infrarsi_hpc.models.problem import Problem
 
 #: A patch about which nobody said anything: log-factors of time and of memory.
 _SILENT_TIME, _SILENT_MEMORY = Prior(0.0, 0.10), Prior(0.0, 0.12)
 #: A stated expectation is held with this width, plus half of what it claims.
 _STATED_WIDTH = 0.08
-#: Common offset of experience from elsewhere: another clock, another allocator.
-_EXPERIENCE_TIME, _EXPERIENCE_MEMORY = Prior(0.0, 0.7), Prior(0.0, 0.15)
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,15 @@ class Design:
                 patches[i, place[sha]] = True
         return Points(settings, patches)
 
-    def memory(self, points: Points, is_experience: bool = False) -> Matrices:
+    def memory(self, points: Points) -> Matrices:
         """GiB by component, and the log-factor columns of memory."""
         parts = self.problem.basis.memory_components(points.settings, self.problem.shape)
-        return self._matrices(parts, self.problem.basis.memory_priors, self.memory_columns, points, is_experience)
+        return self._matrices(parts, self.problem.basis.memory_priors, self.memory_columns, points)
 
-    def time(self, points: Points, is_experience: bool = False) -> Matrices:
+    def time(self, points: Points) -> Matrices:
         """Seconds by component, and the log-factor columns of step time."""
         parts = self.problem.basis.time_components(points.settings, self.problem.shape)
-        return self._matrices(parts, self.problem.basis.time_priors, self.time_columns, points, is_experience)
+        return self._matrices(parts, self.problem.basis.time_priors, self.time_columns, points)
 
     def codes(self, points: Points) -> FloatArray:
         """Settings and patches as numbers whose L1 distance counts differing ones.
@@ -134,15 +133,33 @@ class Design:
         """Log-factors of memory."""
         basis = self.problem.basis
         columns = self._knob_columns("memory", basis.memory_scale)
-        columns += self._patch_columns([self._memory_prior(sha) for sha in self.patch_ids])
-        return tuple(columns + self._experience_columns(_EXPERIENCE_MEMORY))
+        return tuple(columns + self._patch_columns([self._memory_prior(sha) for sha in self.patch_ids]))
 
     @cached_property
     def time_columns(self) -> tuple[_Column, ...]:
         """Log-factors of step time."""
         columns = self._knob_columns("time", self.problem.basis.time_scale)
-        columns += self._patch_columns([self._time_prior(sha) for sha in self.patch_ids])
-        return tuple(columns + self._experience_columns(_EXPERIENCE_TIME))
+        return tuple(columns + self._patch_columns([self._time_prior(sha) for sha in self.patch_ids]))
+
+    @cached_property
+    def time_names(self) -> tuple[str, ...]:
+        """Names of the step-time model's parameters: components, then log-factors."""
+        return (*self.problem.basis.time_priors, *(c.name for c in self.time_columns))
+
+    @cached_property
+    def memory_names(self) -> tuple[str, ...]:
+        """Names of the memory model's parameters: components, then log-factors."""
+        return (*self.problem.basis.memory_priors, *(c.name for c in self.memory_columns))
+
+    @cached_property
+    def time_prior(self) -> Normal:
+        """What the textbook, and the authors of patches, believe of the step-time model's parameters."""
+        return separate([*self.problem.basis.time_priors.values(), *(c.prior for c in self.time_columns)])
+
+    @cached_property
+    def memory_prior(self) -> Normal:
+        """What the textbook, and the authors of patches, believe of the memory model's parameters."""
+        return separate([*self.problem.basis.memory_priors.values(), *(c.prior for c in self.memory_columns)])
 
     def _knob_columns(self, what: str, scale: Prior) -> list[_Column]:
         columns = [_Column("all", scale)]
@@ -152,7 +169,8 @@ class Design:
             if prior.trend_width and _has_trend(knob):
                 columns.append(_Column(f"{name} (a doubling)", Prior(0.0, prior.trend_width), knob=name))
             for value in knob.values:
-                if prior.width and value != knob.baseline:
+                # a list of configurations has no baseline: every value may differ from what they have in common
+                if prior.width and (value != knob.baseline or self.problem.pool is not None):
                     expected = Prior(prior.means.get(str(value), 0.0), prior.width)
                     columns.append(_Column(f"{name}={value}", expected, knob=name, value=str(value)))
         return columns
@@ -160,9 +178,6 @@ class Design:
     def _patch_columns(self, priors: Sequence[Prior]) -> list[_Column]:
         named = zip(self.patch_ids, priors, strict=True)
         return [_Column(sha[:12], prior, patch=j) for j, (sha, prior) in enumerate(named)]
-
-    def _experience_columns(self, prior: Prior) -> list[_Column]:
-        return [_Column("experience", prior)] if self.problem.experience else []
 
     def _time_prior(self, sha: str) -> Prior:
         patch = next((p for p in self.problem.patches if p.sha256 == sha), None)
@@ -195,7 +210,6 @@ class Design:
         priors: Mapping[str, Prior],
         columns: Sequence[_Column],
         points: Points,
-        is_experience: bool,
     ) -> Matrices:
         num = len(points)
         components = np.empty((num, len(priors)))
@@ -206,7 +220,7 @@ class Design:
             if entry.patch is not None:
                 factors[:, j] = points.patches[:, entry.patch]
             elif entry.knob is None:
-                factors[:, j] = 1.0 if entry.name == "all" else float(is_experience)
+                factors[:, j] = 1.0
             elif entry.value is None:
                 baseline = float(self.problem.knob_set[entry.knob].baseline)
                 factors[:, j] = np.log2(points.settings[entry.knob] / baseline)

@@ -6,12 +6,12 @@ makes every estimate too low (tests/models/test_memory.py shows by how much).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from infrarsi_hpc.models.basis import FloatArray, IntArray, Prior
+from infrarsi_hpc.models.normal import Normal
 from infrarsi_hpc.models.positive_sum import checked
 from infrarsi_hpc.models.posterior import Posterior, fit
 from infrarsi_hpc.models.rows import Censoring, NoUpperEstimate, ObservationRefused
@@ -109,10 +109,9 @@ def fit_peak_memory(
     components: FloatArray,
     peak_gib: FloatArray,
     censoring: IntArray,
-    priors: Sequence[Prior],
+    prior: Normal,
     *,
     factors: FloatArray | None = None,
-    factor_priors: Sequence[Prior] = (),
     noise: FloatArray | None = None,
     sigma_prior: Prior = SIGMA_PRIOR,
 ) -> PeakMemoryModel:
@@ -126,9 +125,9 @@ def fit_peak_memory(
         Measured peak; the bound where the trial ran out of memory; the limit where it ran and the peak is unknown.
     censoring : (n,)
         `Censoring.NONE`, `RIGHT` (out of memory) or `LEFT` (ran, peak unknown).
-    priors
-        One for the log of each component's scale.
-    factors, factor_priors : (n, f), f priors
+    prior
+        Of the logs of the components' scales and of the log-factors, k + f parameters.
+    factors : (n, f)
         Columns whose log-factors multiply the whole (patches, settings outside the formulas).
     noise : (n,)
         Extra relative standard error of each row (experience from elsewhere).
@@ -139,7 +138,7 @@ def fit_peak_memory(
         A peak is not a finite number above zero, or a component negative or not finite.
     """
     censoring = np.asarray(censoring, np.int64)
-    problem = checked(components, factors, priors, factor_priors, peak_gib, "a peak or bound", censoring, noise)
+    problem = checked(components, factors, prior, peak_gib, "a peak or bound", censoring, noise)
     num_exact = int((censoring == Censoring.NONE).sum())
     return PeakMemoryModel(
         posterior=fit(problem, sigma_prior),

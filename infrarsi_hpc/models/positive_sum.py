@@ -4,18 +4,18 @@
 
 theta_k = exp(a_k) > 0 with normal a_k, log-factors f_j normal. y may be known exactly, only from below
 (right-censored) or only from above (left-censored). Everything here works on whitened parameters
-x = (p - mean) / width with p = (a, f), so that the prior is a standard normal and the optimiser sees one scale.
+x with p = mean + root x and p = (a, f), so that the prior is a standard normal and the optimiser sees one scale.
 Tobin (1958) for the censored terms; Klein & Moeschberger (2003), sec. 3.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from infrarsi_hpc.models.basis import FloatArray, IntArray, Prior
+from infrarsi_hpc.models.basis import FloatArray, IntArray
+from infrarsi_hpc.models.normal import Normal
 from infrarsi_hpc.models.rows import ObservationRefused
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
@@ -37,8 +37,8 @@ class PositiveSum:
         `Censoring`.
     noise : (n,)
         Known relative standard error of each row, beside sigma.
-    mean, width : (k + f,)
-        Priors of (a, f).
+    prior
+        Of (a, f), k + f parameters.
     """
 
     components: FloatArray
@@ -46,8 +46,7 @@ class PositiveSum:
     log_value: FloatArray
     censoring: IntArray
     noise: FloatArray
-    mean: FloatArray
-    width: FloatArray
+    prior: Normal
 
     @property
     def num_components(self) -> int:
@@ -58,7 +57,7 @@ class PositiveSum:
         """Negative log posterior (without the prior's constant) and its gradient at whitened parameters x."""
         mu, jac = self.linearised(x)
         value, slope, _ = self._pointwise(mu, sigma)
-        return float(0.5 * x @ x - value.sum()), x - self.width * (jac.T @ slope)
+        return float(0.5 * x @ x - value.sum()), x - self.prior.root.T @ (jac.T @ slope)
 
     def hessian(self, x: FloatArray, sigma: float) -> FloatArray:
         """Second derivatives of `objective` at x."""
@@ -69,12 +68,12 @@ class PositiveSum:
         shares = jac[:, :k]
         # d2 log(sum) / da da' = diag(w) - w w'
         second[:k, :k] += np.diag(shares.T @ slope) - (shares * slope[:, None]).T @ shares
-        result: FloatArray = np.eye(x.size) - self.width[:, None] * second * self.width[None, :]
+        result: FloatArray = np.eye(x.size) - self.prior.root.T @ second @ self.prior.root
         return result
 
     def linearised(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """mu (n,) at x and its derivatives (n, k + f) by (a, f)."""
-        return log_sum_jacobian(self.components, self.factors, self.mean + self.width * x)
+        return log_sum_jacobian(self.components, self.factors, self.prior.mean + self.prior.root @ x)
 
     def _pointwise(self, mu: FloatArray, sigma: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Log-likelihood of each row, with its first and second derivative by mu."""
@@ -110,14 +109,13 @@ def log_sum_jacobian(components: FloatArray, factors: FloatArray, p: FloatArray)
 def checked(
     components: FloatArray,
     factors: FloatArray | None,
-    priors: Sequence[Prior],
-    factor_priors: Sequence[Prior],
+    prior: Normal,
     value: FloatArray,
     what: str,
     censoring: IntArray | None,
     noise: FloatArray | None,
 ) -> PositiveSum:
-    """Put data and priors together once they fit each other.
+    """Put data and prior together once they fit each other.
 
     Raises
     ------
@@ -126,13 +124,14 @@ def checked(
     ValueError
         Shapes do not fit each other.
     """
-    components, factors = checked_matrices(components, factors, len(factor_priors))
-    n, k = components.shape
+    components = np.atleast_2d(np.asarray(components, float))
+    components, factors = checked_matrices(components, factors, prior.mean.size - components.shape[1])
+    n = components.shape[0]
     value = np.asarray(value, float)
     noise = np.zeros(n) if noise is None else np.asarray(noise, float)
     censoring = np.zeros(n, np.int64) if censoring is None else np.asarray(censoring, np.int64)
-    if not (value.shape == censoring.shape == noise.shape == (n,)) or k != len(priors):
-        raise ValueError(f"{n} rows of {k} components need as many values and {k} priors")
+    if not value.shape == censoring.shape == noise.shape == (n,):
+        raise ValueError(f"{n} rows of components need as many values")
     if not (np.isfinite(value).all() and (value > 0).all()):
         raise ObservationRefused(
             f"{what} is not a finite number above zero",
@@ -141,16 +140,7 @@ def checked(
         )
     if not np.isfinite(noise).all() or (noise < 0).any():
         raise ObservationRefused("a row's noise is negative or not finite", fix="give a relative standard error")
-    beliefs = [*priors, *factor_priors]
-    return PositiveSum(
-        components,
-        factors,
-        np.log(value),
-        censoring,
-        noise,
-        mean=np.array([b.mean for b in beliefs], float),
-        width=np.array([b.width for b in beliefs], float),
-    )
+    return PositiveSum(components, factors, np.log(value), censoring, noise, prior)
 
 
 def checked_matrices(

@@ -41,6 +41,8 @@ class Posterior:
         How `mode` divides.
     draws, drawn_sigma : (NUM_DRAWS, p), (NUM_DRAWS,)
         Fixed draws from the normal around the mode, and of sigma from its weights.
+    log_evidence
+        Log of how probable the rows were under the prior, up to what all priors share.
     """
 
     mode: FloatArray
@@ -50,6 +52,7 @@ class Posterior:
     num_factors: int
     draws: FloatArray
     drawn_sigma: FloatArray
+    log_evidence: float = 0.0
 
     def latent(self, components: FloatArray, factors: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of log y without scatter, (n,) each."""
@@ -72,7 +75,7 @@ class Posterior:
 
 def fit(problem: PositiveSum, sigma_prior: Prior) -> Posterior:
     """Mode, Laplace spread and scatter of a positive sum; with no rows this is the prior."""
-    num = problem.mean.size
+    num = problem.prior.mean.size
     sigmas = np.exp(sigma_prior.mean + sigma_prior.width * _GRID)
     log_weights = -0.5 * _GRID**2
     modes, roots = [], []
@@ -91,8 +94,8 @@ def fit(problem: PositiveSum, sigma_prior: Prior) -> Posterior:
         roots.append(vectors / np.sqrt(values))
     weights = np.exp(log_weights - log_weights.max())
     best = int(np.argmax(weights))
-    scaled = problem.width[:, None] * roots[best]
-    mode = problem.mean + problem.width * modes[best]
+    scaled = problem.prior.root @ roots[best]
+    mode = problem.prior.mean + problem.prior.root @ modes[best]
     return Posterior(
         mode=mode,
         covariance=scaled @ scaled.T,
@@ -101,6 +104,7 @@ def fit(problem: PositiveSum, sigma_prior: Prior) -> Posterior:
         num_factors=int(problem.factors.shape[1]),
         draws=mode + standard_draws(num) @ scaled.T,
         drawn_sigma=_spread(sigmas, weights / weights.sum()),
+        log_evidence=float(log_weights.max() + np.log(weights.mean())),
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from infrarsi_hpc.domain.contract import Shape
 from infrarsi_hpc.domain.knobs import Configuration, KnobSet
-from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.models.basis import Basis
+from infrarsi_hpc.models.owners import Owner
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,8 @@ class Problem:
         Cores of the node, for rules about threads; none: unknown.
     run_noise
         Relative standard deviation of repeats of one configuration, from the doctor.
-    experience
-        Trials of other campaigns with the same workload. They shape the formulas, after a common offset.
-    experience_width
-        How far such a trial may be off here: standard deviation of a log ratio.
+    owners
+        Whose beliefs there are beside the textbook's: experience of other campaigns, summed up.
     pool
         If given, only these configurations may be proposed.
     """
@@ -43,8 +41,7 @@ class Problem:
     conflicts: frozenset[frozenset[str]] = frozenset()
     cores: int | None = None
     run_noise: float = 0.02
-    experience: tuple[Observation, ...] = ()
-    experience_width: float = 0.15
+    owners: tuple[Owner, ...] = ()
     pool: tuple[Configuration, ...] | None = None
 
     def is_compatible(self, patches: tuple[str, ...] | frozenset[str]) -> bool:

@@ -19,7 +19,7 @@ from infrarsi_hpc.models.posterior import NUM_DRAWS
 #: What a trial as long as the best one so far costs, in log step time: gains below it are not worth a trial.
 TRIAL_COST = 0.0005
 #: Below this chance of fitting and running, a candidate is proposed only when nothing better is left.
-LEAST_CHANCE = 0.15
+LEAST_CHANCE = 0.25
 #: Candidates that the joint draws look at, and measured ones that they are compared with.
 _SHORTLIST = 200
 _MOST_COMPARED = 12

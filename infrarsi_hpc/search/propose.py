@@ -27,7 +27,7 @@ _HALF_90 = 1.6448536269514722
 #: As long as nothing was measured, one candidate of a batch fits with this chance.
 _SAFE = 0.95
 #: Settings in which two candidates of a first batch differ at least.
-_APART_AT_FIRST = 3
+_APART_AT_FIRST = 2
 #: A patch is tried on a candidate that fits with this chance, if there is one.
 _ROOM_FOR_A_PATCH = 0.6
 

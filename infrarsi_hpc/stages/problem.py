@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.knobs import Configuration, KnobSet
-from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.edges.host import num_cores
 from infrarsi_hpc.models.basis import Basis
+from infrarsi_hpc.models.owners import Owner
 from infrarsi_hpc.search.propose import Problem
 from infrarsi_hpc.workloads import BASES
 
@@ -28,7 +28,7 @@ def problem_of(
     fixed: Configuration,
     *,
     run_noise: float,
-    experience: Sequence[Observation] = (),
+    owners: Sequence[Owner] = (),
     conflicts: frozenset[frozenset[str]] = frozenset(),
 ) -> Problem:
     """The search's problem; `fixed` knobs keep one value each."""
@@ -44,6 +44,6 @@ def problem_of(
         patches=tuple(patches.values()),
         cores=num_cores() if contract.workload.device == "cpu" else None,
         run_noise=max(run_noise, LEAST_NOISE),
-        experience=tuple(experience),
+        owners=tuple(owners),
         conflicts=conflicts,
     )

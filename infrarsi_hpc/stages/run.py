@@ -9,19 +9,19 @@ import numpy as np
 from infrarsi_hpc.domain.campaign import CampaignState, PlannedTrial, PromotionResult
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.knobs import Configuration
-from infrarsi_hpc.domain.observation import Observation
-from infrarsi_hpc.edges import store as stores
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.numeric import use_one_thread
 from infrarsi_hpc.edges.project import Project, conflicts
 from infrarsi_hpc.edges.shipped import shipped
 from infrarsi_hpc.errors import Interrupted
+from infrarsi_hpc.models.owners import Owner
 from infrarsi_hpc.search.convergence import converged
 from infrarsi_hpc.search.finalists import finalists
 from infrarsi_hpc.search.propose import Problem, propose
 from infrarsi_hpc.stages.activity import stop_file
 from infrarsi_hpc.stages.allowance import Allowance
 from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
+from infrarsi_hpc.stages.experience import contract_owners
 from infrarsi_hpc.stages.interrupts import HandOver, interruptible
 from infrarsi_hpc.stages.opening import RunOptions, StopAsked, campaign_name, open_campaign
 from infrarsi_hpc.stages.problem import problem_of
@@ -156,8 +156,7 @@ def round_rng(state: CampaignState, number: int) -> np.random.Generator:
 
 def _search(campaign: Campaign, options: RunOptions, allowance: Allowance) -> str:
     state = campaign.state
-    experience = _experience(campaign) if options.use_experience else ()
-    problem = _problem(campaign, experience)
+    problem = _problem(campaign, _experience(campaign) if options.use_experience else ())
     while True:
         num, why = allowance.num_trials(state, campaign.dispatcher.round_size(options.batch), time.time())
         if num == 0:
@@ -199,13 +198,13 @@ def search_plans(campaign: Campaign, candidates: list[Candidate], rng: np.random
     ]
 
 
-def _problem(campaign: Campaign, experience: tuple[Observation, ...]) -> Problem:
+def _problem(campaign: Campaign, owners: tuple[Owner, ...]) -> Problem:
     return problem_of(
         campaign.project.contract,
         campaign.patches,
         _fixed(campaign.state),
         run_noise=campaign.doctor.between_run_cv,
-        experience=experience,
+        owners=owners,
         conflicts=conflicts(campaign.project, campaign.patches.values()),
     )
 
@@ -214,30 +213,24 @@ def _fixed(state: CampaignState) -> Configuration:
     return dict(state.opened.get("fixed", {})) if state.opened else {}
 
 
-def _experience(campaign: Campaign) -> tuple[Observation, ...]:
-    """What other campaigns measured on this kind of device with this very model and batch."""
+def _experience(campaign: Campaign) -> tuple[Owner, ...]:
+    """What other campaigns on this kind of device believe, one owner a family of them."""
     if campaign.store is None:
         return ()
     workload = campaign.project.contract.workload
-    rows: list[Observation] = []
-    for what, store in (
-        ("the user's store", campaign.store),
-        ("the store that is shipped", shipped("experience_store")),
-    ):
-        loaded = stores.load(store, campaign.doctor.device_key, workload_kind=workload.kind)
-        for skipped in loaded.skipped:
-            campaign.observer.said(f"experience left out: {skipped.file}: {skipped.reason}")
-        found = stores.experience(
-            loaded,
-            workload_kind=workload.kind,
-            shape=workload.shape.model_dump(),
-            contract_sha256=campaign.project.contract.digest,
-            without=campaign.state.uid,
-        )
-        if found:
-            campaign.observer.said(f"{what} has {len(found)} trials of this workload on {campaign.doctor.device_key}")
-        rows += found
-    return tuple(rows)
+    owners = contract_owners(
+        [("your store", campaign.store), ("the shipped store", shipped("experience_store"))],
+        campaign.doctor.device_key,
+        workload.kind,
+        workload.device,
+        workload.shape,
+        campaign.project.contract.knob_set.baseline(),
+        without=campaign.state.uid,
+        said=campaign.observer.said,
+    )
+    for owner in owners:
+        campaign.observer.said(f"experience: {owner.name}, {owner.num_trials} trials on {campaign.doctor.device_key}")
+    return owners
 
 
 def _promote(campaign: Campaign, allowance: Allowance) -> str:

@@ -33,3 +33,10 @@ def is_word(settings: Settings, name: str, word: str, defaults: Mapping[str, Any
     """Whether a setting is this word."""
     result: BoolArray = np.asarray(settings.get(name, defaults[name])).astype(str) == word
     return result
+
+
+def words_with(settings: Settings, name: str, parts: tuple[str, ...], defaults: Mapping[str, Any]) -> BoolArray:
+    """Whether a setting is a word that contains one of these, in whatever case."""
+    words = np.char.lower(np.asarray(settings.get(name, defaults[name])).astype(str))
+    found: BoolArray = np.logical_or.reduce([np.char.find(words, part) >= 0 for part in parts])
+    return found

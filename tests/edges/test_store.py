@@ -485,23 +485,14 @@ def test_a_thousand_bad_rows_are_ten_reports_and_a_count(tmp_path: Path) -> None
 # --- experience of others ---
 
 
-def test_experience_is_other_campaigns_rows_of_the_same_work_with_the_same_contract_first(tmp_path: Path) -> None:
-    rows = {
-        "mine": {},
-        "same": {},
-        "other-contract": {"contract_sha256": "cd" * 32},
-        "other-shape": {"shape": {**SHAPE, "layers": 9}},
-        "other-kind": {"workload_kind": "torch"},
-    }
-    for name, changes in rows.items():
+def test_experience_is_what_other_campaigns_measured_campaign_by_campaign(tmp_path: Path) -> None:
+    for name in ("mine", "zebra", "ant"):
         trials = [trial("t-0001", of=name), trial("t-0002", of=name, purpose="verify")]
-        store.append(tmp_path, KEY, campaign(name, **changes), 3, trials)
-    loaded = store.load(tmp_path, KEY)
-    same_work = {"workload_kind": "torch-gpt", "without": "mine"}
-    told = store.experience(loaded, shape=SHAPE, contract_sha256="ab" * 32, **same_work)
-    assert [row.trial for row in told] == ["same/t-0001", "other-contract/t-0001"]
-    assert told[0].source == "experience:same"
-    assert len(store.experience(loaded, **same_work)) == 3
+        store.append(tmp_path, KEY, campaign(name), 3, trials)
+    told = store.by_campaign(store.load(tmp_path, KEY), without="mine")
+    assert [row.campaign for row, _ in told] == ["ant", "zebra"]
+    assert [[row.trial for row in rows] for _, rows in told] == [["ant/t-0001"], ["zebra/t-0001"]]
+    assert told[0][1][0].source == "experience:ant"
 
 
 def test_a_store_that_is_not_there_is_empty(tmp_path: Path) -> None:

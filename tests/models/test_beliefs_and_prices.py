@@ -8,7 +8,8 @@ from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.outcome import Outcome
-from infrarsi_hpc.models.beliefs import fit_beliefs, usable_experience
+from infrarsi_hpc.models.beliefs import fit_beliefs
+from infrarsi_hpc.models.experience import Campaign, knobs_met, owner_of
 from infrarsi_hpc.models.prices import Price, prices
 from infrarsi_hpc.models.problem import Problem
 
@@ -121,9 +122,11 @@ def test_experience_in_other_words_is_left_out(problem: Problem) -> None:
         "an unknown patch": good.model_copy(update={"patches": ("f" * 64,)}),
         "what breaks a rule": good.model_copy(update={"configuration": {**good.configuration, "micro_batch": 3}}),
     }
-    with_rows = replace(problem, experience=tuple(rows.values()))
-    kept = usable_experience(with_rows, fit_beliefs(with_rows, []).design)
-    assert [name for name, row in rows.items() if any(row is k for k in kept)] == list(rows)[:4]
+    told = replace(problem, knob_set=knobs_met(list(rows.values())))
+    kept = {
+        name: owner_of("elsewhere", [Campaign(told, (good, row))], 1.0).num_trials == 2 for name, row in rows.items()
+    }
+    assert [name for name, is_kept in kept.items() if not is_kept] == ["a word for a number", "what breaks a rule"]
 
 
 def test_experience_from_a_slower_machine_teaches_ratios_after_one_trial_here(problem: Problem) -> None:
@@ -131,7 +134,10 @@ def test_experience_from_a_slower_machine_teaches_ratios_after_one_trial_here(pr
         row.model_copy(update={"step_seconds": 3 * (row.step_seconds or 0)})
         for row in [measure(problem, c) for c in ({}, {"attention": "sdpa"}, {"ranks": 2}, {"micro_batch": 8})] * 2
     )
-    taught = fit_beliefs(replace(problem, experience=slower), [measure(problem, {})])
+    owner = owner_of(
+        "slower", [Campaign(replace(problem, knob_set=knobs_met(slower, problem.knob_set.baseline())), slower)], 1.0
+    )
+    taught = fit_beliefs(replace(problem, owners=(owner,)), [measure(problem, {})])
     alone = fit_beliefs(problem, [measure(problem, {})])
     configuration = {**problem.knob_set.baseline(), "ranks": 2, "attention": "sdpa"}
     truth = math.log(seconds(configuration, (), problem))

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from infrarsi_hpc.models.basis import Prior
 from infrarsi_hpc.models.memory import fit_peak_memory
+from infrarsi_hpc.models.normal import separate
 from infrarsi_hpc.models.rows import Censoring, NoUpperEstimate, ObservationRefused
 
-WIDE = [Prior(0.0, 1.0), Prior(0.0, 1.0)]
+WIDE = separate([Prior(0.0, 1.0), Prior(0.0, 1.0)])
 THETA = np.array([1.6, 0.7])
 
 
@@ -69,7 +70,7 @@ def test_contradictory_repeats_are_kept_and_leave_the_chance_open() -> None:
     components = np.ones((6, 1))
     peak = np.array([4.0, 4.0, 4.0, 3.9, 3.8, 3.9])
     censoring = np.array([Censoring.RIGHT] * 3 + [Censoring.NONE] * 3)
-    model = fit_peak_memory(components, peak, censoring, [Prior(0.0, 2.0)])
+    model = fit_peak_memory(components, peak, censoring, separate([Prior(0.0, 2.0)]))
     assert 0.2 < model.probability_fits(components[:1], 4.0)[0] < 0.8
     assert (model.num_exact, model.num_censored) == (3, 3)
 
@@ -89,7 +90,7 @@ def test_the_scatter_of_few_trials_is_not_called_zero() -> None:
     rng = np.random.default_rng(0)
     components = rng.uniform(0.1, 1, (6, 6))
     peak = components.sum(axis=1) * np.exp(0.1 * rng.standard_normal(6))
-    model = fit_peak_memory(components, peak, np.zeros(6), [Prior(0.0, 1.0)] * 6)
+    model = fit_peak_memory(components, peak, np.zeros(6), separate([Prior(0.0, 1.0)] * 6))
     residual = np.log(peak) - model.predict(components)[0]
     assert model.sigma > 0.04
     assert np.std(residual) < model.sigma
@@ -145,7 +146,7 @@ def test_more_capacity_and_less_memory_are_never_less_likely_to_fit(seed: int, c
 
 
 def test_without_a_capacity_everything_fits_and_a_wrong_one_is_refused() -> None:
-    model = fit_peak_memory(np.ones((1, 1)), np.ones(1), np.zeros(1), [Prior()])
+    model = fit_peak_memory(np.ones((1, 1)), np.ones(1), np.zeros(1), separate([Prior()]))
     assert model.probability_fits(np.ones((3, 1)), None).tolist() == [1.0, 1.0, 1.0]
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ObservationRefused, match="capacity"):

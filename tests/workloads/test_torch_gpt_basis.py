@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from infrarsi_hpc.domain.contract import Shape
 from infrarsi_hpc.errors import InputRefused
 from infrarsi_hpc.models.memory import fit_peak_memory
+from infrarsi_hpc.models.normal import separate
 from infrarsi_hpc.workloads import BASES
 from infrarsi_hpc.workloads.torch_gpt_knobs import DEFAULTS
 
@@ -61,7 +62,7 @@ def test_a_larger_micro_batch_is_never_more_likely_to_fit(configuration: dict, p
         rows = [BASIS.memory_components({**configuration, "micro_batch": m}, SHAPE) for m in micro_batches]
         return np.array([[float(row[name]) for name in priors] for row in rows])
 
-    model = fit_peak_memory(matrix([2]), np.array([peak]), np.zeros(1), list(priors.values()))
+    model = fit_peak_memory(matrix([2]), np.array([peak]), np.zeros(1), separate(list(priors.values())))
     fits = model.probability_fits(matrix([1, 2, 4, 8]), capacity)
     assert (np.diff(fits) <= 1e-12).all()
 
@@ -168,7 +169,7 @@ def test_formulas_extrapolate_where_a_log_linear_model_does_not() -> None:
 
     matrix = np.array([list(components(m).values()) for m in (1, 2, 8)])
     peaks = np.array([peak(m) for m in (1, 2, 8)])
-    physics = fit_peak_memory(matrix[:2], peaks[:2], np.zeros(2), list(BASIS.memory_priors.values()))
+    physics = fit_peak_memory(matrix[:2], peaks[:2], np.zeros(2), separate(list(BASIS.memory_priors.values())))
     slope, start = np.polyfit(np.log([1, 2]), np.log(peaks[:2]), 1)
     truth = np.log(peaks[2])
     assert abs(physics.predict(matrix[2:])[0][0] - truth) < 0.12
