@@ -299,20 +299,25 @@ def _most_likely_scatter(
     # residual from the prior's mean, as far as the formulas are linear around x
     error = data.log_value - mu + jac @ (data.prior.root @ x)
     columns = np.column_stack([error, jac @ data.prior.root])
-    best, best_score = Scatter(1e-4, 1.0, 1e-4), -np.inf
-    for reach in _REACHES:
-        correlation = _kernel(codes[near], codes[near], Scatter(1.0, reach, 0.0))
-        for place in _SIGMAS:
-            variance = float(np.exp(2 * (sigma_prior.mean + sigma_prior.width * place)))
-            for share in _SHARES:
-                scatter = Scatter(share * variance, reach, (1 - share) * variance)
-                readings = _Readings(codes, near, data.noise, scatter, correlation)
-                both = readings.whitened(columns)
-                slope = both[:, 1:].T @ both
-                lower = np.linalg.cholesky(slope[:, 1:] + np.eye(x.size))
-                fitted = np.linalg.solve(lower, slope[:, 0])
-                score = -0.5 * float(both[:, 0] @ both[:, 0] - fitted @ fitted) - 0.5 * readings.log_determinant
-                score -= float(np.log(np.diag(lower)).sum()) + 0.5 * place**2
-                if score > best_score:
-                    best, best_score = scatter, score
+    correlations = {r: _kernel(codes[near], codes[near], Scatter(1.0, r, 0.0)) for r in _REACHES}
+
+    def score(place: float, share: float, reach: float) -> tuple[float, Scatter]:
+        variance = float(np.exp(2 * (sigma_prior.mean + sigma_prior.width * place)))
+        scatter = Scatter(share * variance, reach, (1 - share) * variance)
+        readings = _Readings(codes, near, data.noise, scatter, correlations[reach])
+        both = readings.whitened(columns)
+        slope = both[:, 1:].T @ both
+        lower = np.linalg.cholesky(slope[:, 1:] + np.eye(x.size))
+        fitted = np.linalg.solve(lower, slope[:, 0])
+        value = -0.5 * float(both[:, 0] @ both[:, 0] - fitted @ fitted) - 0.5 * readings.log_determinant
+        return value - float(np.log(np.diag(lower)).sum()) - 0.5 * place**2, scatter
+
+    # how much first; then how far it reaches and how much stays, with the amounts next to the best
+    amounts = [score(place, _SHARES[1], _REACHES[1])[0] for place in _SIGMAS]
+    middle = int(np.argmax(amounts))
+    around = _SIGMAS[max(middle - 1, 0) : middle + 2]
+    best_score, best = max(
+        (score(place, share, reach) for reach in _REACHES for share in _SHARES for place in around),
+        key=lambda found: found[0],
+    )
     return best, best_score

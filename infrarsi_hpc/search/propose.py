@@ -50,11 +50,15 @@ class Prediction:
 
 
 def propose(
-    problem: Problem, observations: Sequence[Observation], num: int, rng: np.random.Generator
+    problem: Problem,
+    observations: Sequence[Observation],
+    num: int,
+    rng: np.random.Generator,
+    space: Space | None = None,
 ) -> list[Candidate]:
     """Choose up to `num` candidates, none of which was tried before; fewer when the space is used up.
 
-    The same problem, observations and generator state give the same candidates.
+    `space` is the problem's, for callers that keep it. The same problem, observations and generator state give the same candidates.
 
     Raises
     ------
@@ -64,7 +68,7 @@ def propose(
     if num < 1:
         return []
     beliefs = fit_beliefs(problem, observations)
-    space = Space(problem)
+    space = space or Space(problem)
     incumbent = incumbent_of(beliefs)
     pool = build_pool(beliefs, space, incumbent, rng)
     places, speeds = measured_by_speed(beliefs)

@@ -22,6 +22,7 @@ from infrarsi_hpc.errors import InputRefused
 from infrarsi_hpc.models.basis import Basis
 from infrarsi_hpc.models.problem import Problem
 from infrarsi_hpc.search.propose import propose
+from infrarsi_hpc.search.space import Space
 from infrarsi_hpc.stages.experience import shape_of, transformer_owners
 from infrarsi_hpc.workloads.generic import GenericBasis
 from infrarsi_hpc.workloads.transformer import TransformerBasis
@@ -79,6 +80,7 @@ class PoolSearch:
             memory_limit_gib=limit,
             pool=tuple(self._configs),
         )
+        self._space = Space(self.problem)
 
     def ask(self, n: int) -> list[int]:
         """Places of up to `n` configurations to try next, none of them twice."""
@@ -89,7 +91,7 @@ class PoolSearch:
             for i in sorted(self._asked)
             if _key(self._configs[i]) not in told
         ]
-        for candidate in propose(self.problem, [*self._told, *pending], n, self._rng):
+        for candidate in propose(self.problem, [*self._told, *pending], n, self._rng, self._space):
             place = self._places[_key(candidate.configuration)]
             if place not in self._asked:
                 found.append(place)

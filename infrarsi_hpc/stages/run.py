@@ -18,6 +18,7 @@ from infrarsi_hpc.models.owners import Owner
 from infrarsi_hpc.search.convergence import converged
 from infrarsi_hpc.search.finalists import finalists
 from infrarsi_hpc.search.propose import Problem, propose
+from infrarsi_hpc.search.space import Space
 from infrarsi_hpc.stages.activity import stop_file
 from infrarsi_hpc.stages.allowance import Allowance
 from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
@@ -157,6 +158,7 @@ def round_rng(state: CampaignState, number: int) -> np.random.Generator:
 def _search(campaign: Campaign, options: RunOptions, allowance: Allowance) -> str:
     state = campaign.state
     problem = _problem(campaign, _experience(campaign) if options.use_experience else ())
+    space = Space(problem)
     while True:
         num, why = allowance.num_trials(state, campaign.dispatcher.round_size(options.batch), time.time())
         if num == 0:
@@ -174,7 +176,7 @@ def _search(campaign: Campaign, options: RunOptions, allowance: Allowance) -> st
             return reason
         num -= len(candidates)
         known = {c.id for c in candidates}
-        candidates += [c for c in propose(problem, observations, num + 1, rng) if c.id not in known][:num]
+        candidates += [c for c in propose(problem, observations, num + 1, rng, space) if c.id not in known][:num]
         if not candidates:
             return "every configuration that the rules allow was tried"
         plans = search_plans(campaign, candidates, rng)
