@@ -58,7 +58,8 @@ def propose(
 ) -> list[Candidate]:
     """Choose up to `num` candidates, none of which was tried before; fewer when the space is used up.
 
-    `space` is the problem's, for callers that keep it. The same problem, observations and generator state give the same candidates.
+    `space` is the problem's, for callers that keep it. The same problem, observations and generator state give the same
+    candidates.
 
     Raises
     ------
