@@ -52,12 +52,12 @@ def prices(project: Path, contract: str, campaign: str | None, as_json: bool) ->
 
     from infrarsi_hpc.stages.finished import prices_of, read_campaign
 
-    found = prices_of(read_campaign(project.resolve(), contract, campaign))
+    priced = prices_of(read_campaign(project.resolve(), contract, campaign))
     if as_json:
-        say_json([asdict(price) for price in found])
+        say_json(asdict(priced))
         return
     rows = []
-    for price in found:
+    for price in priced.prices:
         knob = f"{price.name} {price.instead_of} -> {price.setting}"
         what = knob if price.kind == "knob" else f"{'without' if price.is_removal else 'with'} patch {price.name}"
         time, memory, believed = price.time_factor, price.memory_gib, price.believed_time_factor
@@ -73,6 +73,14 @@ def prices(project: Path, contract: str, campaign: str | None, as_json: bool) ->
             )
         )
     say(table(("against the best so far", "time x", "90%", "GiB", "90%", "believed x", "trials"), rows))
+    if len(priced.owners) > 1:
+        say()
+        headings = ("whose belief", "from trials", "trusted before", "on step time", "on memory")
+        shares = [
+            (o.name, str(o.num_trials or "-"), f"{o.before:.0%}", f"{o.time:.0%}", f"{o.memory:.0%}")
+            for o in priced.owners
+        ]
+        say(table(headings, shares))
 
 
 def explain(files: list[str], kind: str, site: str, project: Path, as_json: bool) -> None:

@@ -103,7 +103,7 @@ class Run(_Record):
     step_ends: tuple[float, ...] = ()
     exit_codes: tuple[int | None, ...] = ()
     #: Why the agent ended it, if it did.
-    stopped: Literal["wall", "idle", "cancelled", "rank_died"] | None = None
+    stopped: Literal["wall", "idle", "cancelled", "rank_died", "suspended"] | None = None
     #: Growth of memory after set-up by rank (CPU), or peak reserved (GPU); GiB.
     peak_gib: tuple[float | None, ...] = ()
     memory_kind: Literal["vmdata_growth", "cuda_reserved"] = "vmdata_growth"

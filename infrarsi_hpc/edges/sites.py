@@ -23,6 +23,7 @@ from infrarsi_hpc.domain.site import SCHEMA_VERSION, SiteProfile, UserPart
 from infrarsi_hpc.edges.shipped import shipped
 from infrarsi_hpc.edges.site_text import line_of
 from infrarsi_hpc.edges.site_trust import require_agreement
+from infrarsi_hpc.edges.user_folders import config_folder
 from infrarsi_hpc.errors import ProfileError, UsageError
 
 MAX_BYTES = 256 * 1024
@@ -126,9 +127,7 @@ def read_text(path: Path) -> str:
 
 def profile_folders(environment: Mapping[str, str], home: Path) -> tuple[Path, Path]:
     """The user's own folder of profiles, and the shipped one."""
-    config = environment.get("XDG_CONFIG_HOME", "")
-    base = Path(config) if config.startswith("/") else home / ".config"
-    return base / "infrarsi" / "sites", shipped("site_profiles")
+    return config_folder(environment, home) / "sites", shipped("site_profiles")
 
 
 def profile_paths(environment: Mapping[str, str], home: Path) -> dict[str, Path]:

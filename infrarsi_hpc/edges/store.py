@@ -30,6 +30,7 @@ from infrarsi_hpc.edges.store_rows import (
     to_tables,
     trials_of,
 )
+from infrarsi_hpc.edges.user_folders import data_folder
 from infrarsi_hpc.errors import StoreError
 
 _DEVICE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}\Z")
@@ -61,10 +62,7 @@ def default_store(environment: Mapping[str, str], home: Path) -> Path:
     """Where the user's own store is: INFRARSI_STORE, or infrarsi/store under XDG_DATA_HOME or ~/.local/share."""
     if environment.get("INFRARSI_STORE"):
         return Path(environment["INFRARSI_STORE"])
-    data = environment.get("XDG_DATA_HOME", "")
-    # the XDG rules say that a relative path there counts as none
-    base = Path(data) if data.startswith("/") else home / ".local" / "share"
-    return base / "infrarsi" / "store"
+    return data_folder(environment, home) / "store"
 
 
 def device_keys(store: Path) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from infrarsi_hpc.edges.shipped import shipped
+from infrarsi_hpc.edges.user_folders import config_folder
 from infrarsi_hpc.errors import SiteError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -38,8 +39,7 @@ _PLACES: dict[str, tuple[str, str]] = {
 
 def own_templates() -> Path:
     """Where a user's own templates lie, if there are any."""
-    config = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(config) if config.startswith("/") else Path.home() / ".config") / "infrarsi" / "templates"
+    return config_folder(os.environ, Path.home()) / "templates"
 
 
 def render(template: str, values: Mapping[str, Any], *, own_folder: Path | None = None) -> str:

@@ -63,6 +63,17 @@ class Trust:
     memory: Mapping[str, float] = field(default_factory=lambda: {TEXTBOOK: 1.0})
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How an owner fares: shares of trust before any trial and now, and the trials that its beliefs rest on."""
+
+    name: str
+    num_trials: int
+    before: float
+    time: float
+    memory: float
+
+
 def trusted(names: Sequence[str], weights: Sequence[float], log_evidence: Sequence[float]) -> dict[str, float]:
     """Share of each owner: its weight before, times how probable the trials were under its beliefs."""
     logs = np.log(np.array(weights, float)) + np.array(log_evidence, float)

@@ -15,6 +15,7 @@ from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.outcome import Outcome
 from infrarsi_hpc.models.beliefs import Beliefs, fit_beliefs
+from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.problem import Problem
 
 #: Half width of a 90% interval in standard deviations.
@@ -91,6 +92,13 @@ def prices(problem: Problem, observations: Sequence[Observation], incumbent: Can
     if set(here.patches) - set(before.design.patch_ids):
         before = now
     return price_changes(now, before, here, changes(problem, here))
+
+
+def standings(problem: Problem, observations: Sequence[Observation]) -> list[Standing]:
+    """Whose beliefs the prices rest on: the textbook and every owner, with what each is trusted before and now."""
+    now, before = fit_beliefs(problem, observations).trust, fit_beliefs(problem, ()).trust
+    nums = {owner.name: owner.num_trials for owner in problem.owners}
+    return [Standing(n, nums.get(n, 0), share, now.time[n], now.memory[n]) for n, share in before.time.items()]
 
 
 def changes(problem: Problem, incumbent: Candidate) -> list[Change]:

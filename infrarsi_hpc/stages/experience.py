@@ -17,13 +17,14 @@ from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.edges import store as stores
 from infrarsi_hpc.edges.store_rows import CampaignRow
+from infrarsi_hpc.errors import StoreError
 from infrarsi_hpc.models.basis import Basis
 from infrarsi_hpc.models.experience import Campaign, knobs_met, owner_of
 from infrarsi_hpc.models.owners import Owner
 from infrarsi_hpc.models.problem import Problem
 from infrarsi_hpc.workloads import BASES
 from infrarsi_hpc.workloads.transformer import TransformerBasis
-from infrarsi_hpc.workloads.transformer_columns import workload_of
+from infrarsi_hpc.workloads.transformer_columns import workload_columns, workload_of
 from infrarsi_hpc.workloads.transformer_workload import TransformerWorkload
 
 #: Weights of a family before any trial, by how near it is.
@@ -74,16 +75,24 @@ def contract_owners(
     return _owners(families)
 
 
-def transformer_owners(stores_: Sequence[Path], workload: TransformerWorkload) -> tuple[Owner, ...]:
-    """Owners for a transformer on a cluster: families that share cards, framework and how many cards."""
+def transformer_owners(
+    stores_: Sequence[Path], workload: TransformerWorkload, *, said: Callable[[str], None] = lambda _: None
+) -> tuple[Owner, ...]:
+    """Owners for a transformer on a cluster: families that share cards, framework and how many cards.
+
+    What cannot be read is left out, and `said` gets the reason.
+    """
     families: dict[str, _Family] = {}
     for path in stores_:
         for key in stores.device_keys(path):
             loaded = stores.load(path, key, workload_kind="transformer")
+            for skipped in loaded.skipped:
+                said(f"experience left out: {skipped.file}: {skipped.reason}")
             for row, rows in stores.by_campaign(loaded):
                 try:
                     theirs = workload_of(row.shape, row.versions)
-                except ValidationError:
+                except StoreError as error:
+                    said(f"experience left out: campaign {row.campaign}: {error}")
                     continue
                 campaign = _campaign(row, rows, TransformerBasis(theirs), shape_of(theirs), None)
                 for name, trust in _kinships(theirs, workload):
@@ -113,7 +122,7 @@ def _kinships(theirs: TransformerWorkload, ours: TransformerWorkload) -> list[tu
     found = [(where, SAME_KIND if is_same_kind else OTHER)]
     if is_same_kind and theirs.gpus == ours.gpus:
         found.append((f"{where}, {theirs.gpus} of them", SAME_CARDS))
-    if theirs == ours:
+    if workload_columns(theirs) == workload_columns(ours):  # the same said in other words is the same
         found.append(("this workload", SAME_WORKLOAD))
     return found
 

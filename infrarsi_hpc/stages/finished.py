@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from infrarsi_hpc.domain.campaign import CampaignState
@@ -16,9 +16,11 @@ from infrarsi_hpc.edges.atomic import write_text
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import campaign_ledger, open_project
 from infrarsi_hpc.errors import LedgerError
-from infrarsi_hpc.models.prices import Price, prices
+from infrarsi_hpc.models.owners import Standing
+from infrarsi_hpc.models.prices import Price, prices, standings
 from infrarsi_hpc.stages import apply as applying
 from infrarsi_hpc.stages.apply import ApplyReport
+from infrarsi_hpc.stages.kept_owners import read_owners
 from infrarsi_hpc.stages.problem import problem_of
 from infrarsi_hpc.stages.report import ReportFiles, render_report
 
@@ -77,12 +79,28 @@ def read_campaign(root: Path, contract_file: str, name: str | None) -> Finished:
     return Finished(path.parent.name, path.parent, state, contract, doctor, {p.sha256: p for p in patches})
 
 
-def prices_of(finished: Finished) -> list[Price]:
+@dataclass(frozen=True)
+class Priced:
+    """Prices, and whose beliefs they rest on."""
+
+    prices: list[Price] = field(default_factory=list)
+    owners: list[Standing] = field(default_factory=list)
+
+
+def prices_of(finished: Finished) -> Priced:
     """Every setting's and patch's price against the best there is; none before the first measurement."""
     fixed = dict(finished.state.opened.get("fixed", {})) if finished.state.opened else {}
-    problem = problem_of(finished.contract, finished.patches, fixed, run_noise=finished.doctor.between_run_cv)
+    problem = problem_of(
+        finished.contract,
+        finished.patches,
+        fixed,
+        run_noise=finished.doctor.between_run_cv,
+        owners=read_owners(finished.folder) or (),
+    )
     observations = finished.state.observations()
-    return prices(problem, observations, finished.incumbent) if observations else []
+    if not observations:
+        return Priced()
+    return Priced(prices(problem, observations, finished.incumbent), standings(problem, observations))
 
 
 @dataclass(frozen=True)
@@ -97,13 +115,15 @@ class Written:
 def write_report(root: Path, contract_file: str, name: str | None) -> Written:
     """Write `report.html` and `report.md` into the campaign's folder."""
     finished = read_campaign(root, contract_file, name)
+    priced = prices_of(finished)
     files = render_report(
         finished.state,
         finished.contract,
         finished.doctor,
-        prices_of(finished),
+        priced.prices,
         finished.patches,
         log_reader(finished.folder),
+        owners=priced.owners,
     )
     html, markdown = finished.folder / "report.html", finished.folder / "report.md"
     write_text(html, files.html)

@@ -17,6 +17,7 @@ from infrarsi_hpc.domain.campaign import CampaignState
 from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.patch import Patch
+from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Price
 from infrarsi_hpc.stages.report_data import changes_text, report_data
 from infrarsi_hpc.stages.report_plots import figures
@@ -44,6 +45,7 @@ def render_report(
     patches: Mapping[str, Patch],
     logs: Callable[[str], str],
     *,
+    owners: Sequence[Standing] = (),
     capacity_gib: float | None = None,
 ) -> ReportFiles:
     """Render what a campaign found so far: promoted, nothing promoted, all failed, or not begun.
@@ -54,10 +56,12 @@ def render_report(
         The campaign's patches by SHA-256, tried or not.
     logs
         Gives a trial's log excerpt by trial id; empty where there is none.
+    owners
+        Whose beliefs the prices rest on.
     capacity_gib
         The device's memory, where the contract sets no limit of its own.
     """
-    data = report_data(state, contract, doctor, prices, patches, logs, capacity_gib=capacity_gib)
+    data = report_data(state, contract, doctor, prices, patches, logs, owners=owners, capacity_gib=capacity_gib)
     return ReportFiles(html=_html(data), markdown=_markdown(data), data=data)
 
 

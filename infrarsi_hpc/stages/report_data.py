@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from infrarsi_hpc.domain.campaign import CampaignState, PromotionResult, TrialRecord
@@ -19,6 +20,7 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.outcome import Outcome
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.verdict import Verdict
+from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Interval, Price
 
 SCHEMA_VERSION = 1
@@ -53,6 +55,7 @@ def report_data(
     patches: Mapping[str, Patch],
     logs: Callable[[str], str],
     *,
+    owners: Sequence[Standing] = (),
     capacity_gib: float | None = None,
 ) -> dict[str, Any]:
     """All facts of a report. `logs` gives the log excerpt of a trial; `capacity_gib` is the device's, if known."""
@@ -72,6 +75,7 @@ def report_data(
         "trials": _trials(state, contract, names, logs),
         "num_trials_left_out": max(0, len(state.trials) - MAX_TRIALS),
         "prices": [_price(price) for price in prices],
+        "owners": [{**asdict(owner), "name": clean(owner.name, 100)} for owner in owners],
         "patches": _patches(state, patches, names),
         "baseline": _baseline(state, contract, doctor, capacity_gib),
         "environment": _environment(state, contract, doctor),

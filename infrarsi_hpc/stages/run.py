@@ -24,6 +24,7 @@ from infrarsi_hpc.stages.allowance import Allowance
 from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
 from infrarsi_hpc.stages.experience import contract_owners
 from infrarsi_hpc.stages.interrupts import HandOver, interruptible
+from infrarsi_hpc.stages.kept_owners import read_owners, write_owners
 from infrarsi_hpc.stages.opening import RunOptions, StopAsked, campaign_name, open_campaign
 from infrarsi_hpc.stages.problem import problem_of
 from infrarsi_hpc.stages.promotion import (
@@ -216,9 +217,11 @@ def _fixed(state: CampaignState) -> Configuration:
 
 
 def _experience(campaign: Campaign) -> tuple[Owner, ...]:
-    """What other campaigns on this kind of device believe, one owner a family of them."""
+    """What other campaigns on this kind of device believed when this one began, one owner a family of them."""
     if campaign.store is None:
         return ()
+    if (kept := read_owners(campaign.folder)) is not None:
+        return kept
     workload = campaign.project.contract.workload
     owners = contract_owners(
         [("your store", campaign.store), ("the shipped store", shipped("experience_store"))],
@@ -232,6 +235,7 @@ def _experience(campaign: Campaign) -> tuple[Owner, ...]:
     )
     for owner in owners:
         campaign.observer.said(f"experience: {owner.name}, {owner.num_trials} trials on {campaign.doctor.device_key}")
+    write_owners(campaign.folder, owners)
     return owners
 
 

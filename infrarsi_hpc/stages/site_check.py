@@ -22,6 +22,7 @@ from infrarsi_hpc.edges.slurm.commands import SlurmCommands, clean_variables
 from infrarsi_hpc.edges.slurm.config_text import SINFO_FORMAT
 from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
 from infrarsi_hpc.edges.slurm.sbatch_text import classify_refusal, parse_submission
+from infrarsi_hpc.edges.user_folders import cache_folder
 from infrarsi_hpc.stages.site_claims import claim_findings, gpu_findings, private_file_findings
 from infrarsi_hpc.stages.site_findings import Finding, probe_findings
 
@@ -66,9 +67,11 @@ def check(
     """
     is_slurm = site.scheduler.kind == "slurm"
     chosen = partition_of(site, partition) if is_slurm else Partition(name="local", max_time="UNLIMITED")
-    cache = environment.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if cache.startswith("/") else home / ".cache"
-    folder = base / "infrarsi" / "site-check" / f"{site.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder = (
+        cache_folder(environment, home)
+        / "site-check"
+        / f"{site.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    )
     folder.mkdir(parents=True)
     path = folder / "probe.sh"
     path.write_text(_script(site, chosen, folder), encoding="utf-8")
@@ -226,7 +229,7 @@ def _state(commands: SlurmCommands, job: JobId) -> tuple[bool | None, str]:
     """Whether the job is in the queue (none: nobody answered), and its state with the reason."""
     answer = commands.run("squeue", "-h", "-j", str(job), "-o", "%T %r", cluster=job.cluster)
     if answer.is_good:
-        line = answer.stdout.strip()
+        line = answer.stdout.strip().removesuffix(" None")  # squeue's word for: no reason yet
         return bool(line) and not line.startswith(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")), line
     return (False, "") if "Invalid job id" in answer.stderr else (None, "")
 

@@ -172,7 +172,7 @@ def _partition(number: int, offer: PartitionOffer, shares_host: bool, notes: _No
     gpus = max(offer.gpus, key=lambda g: g.count, default=None)
     if gpus is not None:
         row |= {"gpu_type": gpus.type if _WORD.match(gpus.type) else "", "gpus_per_node": min(gpus.count, 64)}
-        others = [g.type for g in offer.gpus if g.type != gpus.type]
+        others = list(dict.fromkeys(g.type for g in offer.gpus if g.type != gpus.type))
         if others:
             notes.guesses[f"{at}.gpu_type"] = f"the partition also has {', '.join(others)}; the first was taken"
     row |= {

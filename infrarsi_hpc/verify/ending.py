@@ -113,6 +113,9 @@ def _of_run(run: Run, spec: TrialSpec) -> Ending:
         return _of_finding(causes[0], spec.limits, run.peak_gib, rank, log, run).model_copy(update={"rank": rank})
     if diverged is not None:
         return diverged
+    if run.stopped == "suspended":
+        text = f"the job was suspended, or its machine stood still, after {_steps(run)}: its times say nothing"
+        return Ending(outcome=Outcome.INFRA, evidence=text)
     if run.stopped in ("wall", "idle"):
         return _of_stop(run, spec)
     if not has_failed:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 from tiny_program import commit_all, git, make_tiny_project, run_specs, spec
 
+from infrarsi_hpc.edges.agent import ranks
 from infrarsi_hpc.edges.agent.main import claim_task, run_task
 
 pytestmark = pytest.mark.training
@@ -96,6 +98,25 @@ def test_a_program_that_misbehaves_is_ended_and_described(
     [result] = run_specs(tmp_path, trial(project, arguments=["--do", do], limits=limits))
     run = result.runs[0]
     assert (run.stopped, run.exit_codes, len(run.steps)) == (stopped, codes, num_steps)
+
+
+def test_a_job_that_was_suspended_is_told_from_one_that_hangs(project, tmp_path: Path, monkeypatch) -> None:
+    class Clock:
+        """The machine's, which went on for a minute while the agent did not run."""
+
+        def __init__(self) -> None:
+            self.began = time.monotonic()
+
+        def monotonic(self) -> float:
+            now = time.monotonic()
+            return now + (60.0 if now > self.began + 4.0 else 0.0)
+
+    clock = Clock()
+    monkeypatch.setattr(ranks, "time", clock)
+    limits = {"wall_seconds": 30.0, "idle_seconds": 30.0}
+    [result] = run_specs(tmp_path, trial(project, arguments=["--do", "hang"], limits=limits))
+    assert result.runs[0].stopped == "suspended"
+    assert result.runs[0].exit_codes == (-9,)
 
 
 def test_a_dead_rank_ends_the_one_that_waits_for_it(project, tmp_path: Path) -> None:

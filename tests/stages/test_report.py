@@ -16,6 +16,7 @@ from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.patch import Patch
+from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Interval, Price
 from infrarsi_hpc.stages.report import ReportFiles, render_report
 from infrarsi_hpc.stages.report_data import MAX_LOG_CHARS, clean
@@ -193,7 +194,10 @@ PRICES = [
 
 def render(ledger: Ledger, prices: list[Price] | None = None, log: str = "") -> ReportFiles:
     shown = PRICES if prices is None else prices
-    return render_report(ledger.state(), contract(), doctor(), shown, {PATCH.sha256: PATCH}, lambda _: log)
+    owners = [Standing("textbook", 0, 0.25, 0.04, 1.0), Standing(f"your store: {EVIL}", 72, 0.75, 0.96, 0.0)]
+    return render_report(
+        ledger.state(), contract(), doctor(), shown, {PATCH.sha256: PATCH}, lambda _: log, owners=owners
+    )
 
 
 class Page(HTMLParser):
@@ -282,6 +286,12 @@ def test_text_from_trials_is_shown_as_text_without_terminal_codes() -> None:
     assert "\x1b" not in files.html
     assert "\u202e" not in files.html
     assert "\u202e" not in files.markdown
+
+
+def test_whose_beliefs_the_prices_rest_on_is_shown() -> None:
+    page = Page(render(promoted_ledger()).html)
+    assert "Trust in what was believed" in page.text
+    assert re.search(r"textbook\s*–\s*25\.?0*\s?%\s*4\.?0*\s?%\s*100", page.text)
 
 
 def test_the_plots_data_is_json_that_cannot_end_its_script_and_plotly_accepts_it() -> None:

@@ -263,6 +263,13 @@ TRACE = "Traceback (most recent call last):\n  File x\n"
 ATTEMPTS = [
     ("wall", {"stopped": "wall", "exit_codes": (-9,)}, "timeout/limit", "limit of 300 s after 3 of 8 steps"),
     ("idle", {"stopped": "idle", "exit_codes": (-9,)}, "timeout/hang", "no sign for 60 s"),
+    ("suspended", {"stopped": "suspended", "exit_codes": (-9,)}, "infra", "suspended, or its machine stood still"),
+    (
+        "suspended after its memory ran out",
+        {"stopped": "suspended", "exit_codes": (1, -9), "log_tail": "[0] " + CPU_ALLOCATOR.format(2**29)},
+        "device_oom/limit",
+        "DefaultCPUAllocator",
+    ),
     ("person", {"stopped": "cancelled", "exit_codes": (-9,)}, "cancelled", "3 of 8"),
     ("too few steps", {"exit_codes": (0,)}, "crashed", "ended after 3 of 8 steps with exit code 0"),
     ("no step", {"exit_codes": (0,), "num": 0}, "crashed", "no optimizer step"),

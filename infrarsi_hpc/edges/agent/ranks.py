@@ -21,6 +21,8 @@ from infrarsi_hpc.edges.agent.memory import DataMemory
 HERE = Path(__file__).parent
 #: Memory is sampled so often; the peak itself comes from the kernel, step by step.
 SAMPLE_SECONDS = 0.02
+#: Looks are a tenth of a second apart; one that comes so late was of an agent that did not run.
+STOOD_STILL_SECONDS = 10.0
 #: Ranks that outlive a dead one for so long are waiting for it.
 GRACE_SECONDS = 3.0
 MAX_PROBE_LINE = 1 << 16
@@ -150,9 +152,14 @@ class _Watch:
         self.started = self.last_sign = time.monotonic()
         for index in range(self.launch.num_ranks):
             self._start(index, port)
-        next_sample = next_check = self.started
+        next_sample = next_check = last_look = self.started
         while any(rank.code is None for rank in self.ranks):
             now = time.monotonic()
+            if now - last_look > STOOD_STILL_SECONDS:
+                # a suspended job: its clock went on, and whatever was measured across it is worth nothing
+                self.stopped = self.stopped or "suspended"
+                next_check = now
+            last_look = now
             if now >= next_sample:
                 self._sample()
                 next_sample = now + SAMPLE_SECONDS

@@ -158,4 +158,5 @@ def test_a_submit_limit_is_waited_for_as_long_as_it_takes(tmp_path: Path) -> Non
     )
     limited += 'Job violates accounting/QOS policy (job submit limit)" >&2; exit 1; fi; echo 72'
     assert submit(dispatcher(tmp_path, limited, words), tmp_path)["id"] == 72
-    assert len(words) == 12
+    assert int((tmp_path / "n").read_text()) == 13
+    assert len(words) == 1  # said once, and again after a quarter of an hour
