@@ -8,7 +8,13 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
 from slurm_cluster import what_slurm_lacks
+
+# no test may depend on how fast or how busy the machine is; under CI=true examples are the same every time
+_PARENT = settings.get_profile("ci" if os.environ.get("CI") == "true" else "default")
+settings.register_profile("any machine", _PARENT, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def what_root_lacks() -> str | None:

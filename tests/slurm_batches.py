@@ -20,13 +20,14 @@ from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.job_ending import with_witness
 
 SLEEPER = """
-import argparse, time
+import argparse, os, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--seed", type=int)
 parser.add_argument("--seconds", type=float, default=0)
 parser.add_argument("--mib", type=int, default=0)
 parser.add_argument("--fill", default="")
+parser.add_argument("--until", default="")
 args = parser.parse_args()
 held = bytearray(args.mib * 2**20)
 for at in range(0, len(held), 4096):
@@ -34,6 +35,8 @@ for at in range(0, len(held), 4096):
 if args.fill:
     open(args.fill, "wb").write(b"x" * 2**24)
 time.sleep(args.seconds)
+while args.until and not os.path.exists(args.until):
+    time.sleep(0.1)
 print("slept")
 """
 
@@ -54,6 +57,8 @@ class Bench:
         self.commit = make_sleeper(self.project)
         self.campaign = home / "campaign"
         self.words: list[str] = []
+        #: Programs with `--until` this file end when it is there: whenever that is, nothing has been missed.
+        self.go = home / "go"
         self.tag = f"test-{uuid.uuid4().hex[:8]}"
         self.partition = partition
         profile = read_profile("testbed", {}, home).model_dump()
@@ -72,7 +77,7 @@ class Bench:
             **options,
         )
 
-    def spec(self, name: str, *arguments: str, wall_seconds: float = 60.0, attempt: int = 1) -> TrialSpec:
+    def spec(self, name: str, *arguments: str, wall_seconds: float = 600.0, attempt: int = 1) -> TrialSpec:
         return TrialSpec(
             trial=name,
             attempt=attempt,
@@ -105,7 +110,7 @@ class Running:
         self.bench, self.dispatcher, self.folder, self.tasks, self.job = bench, dispatcher, folder, tasks, job
         self.id = str(job["id"])
 
-    def results(self, *, seconds: float = 90, on_poll: Callable[[], None] = lambda: None) -> dict[str, Taken]:
+    def results(self, *, seconds: float = 300, on_poll: Callable[[], None] = lambda: None) -> dict[str, Taken]:
         """What came back of every trial."""
         deadline = time.monotonic() + seconds
         collector = Collector(self.bench.campaign, 1, 1, self.job, self.tasks, self.dispatcher)

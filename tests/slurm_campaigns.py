@@ -30,8 +30,11 @@ flag = "--depth"
 """
 
 
-def make_sleeping_campaign(home: Path, *, trial_seconds: float) -> Path:
-    """A locked project of trials that sleep, with a doctor's report as if the baseline had been examined."""
+def make_sleeping_campaign(home: Path, *, trial_seconds: float, until: Path | None = None) -> Path:
+    """A locked project of trials that sleep, with a doctor's report as if the baseline had been examined.
+
+    With `until` they end when that file is there, and not before.
+    """
     project = home / "project"
     (project / "prog").mkdir(parents=True)
     program = SLEEPER.replace(
@@ -41,7 +44,9 @@ def make_sleeping_campaign(home: Path, *, trial_seconds: float) -> Path:
     )
     (project / "prog" / "__main__.py").write_text(program)
     contract = CONTRACT[: CONTRACT.index("[knobs.delay]")] + SLEEPY
-    contract = contract.replace('"--rows", "4"]', f'"--rows", "4", "--seconds", "{trial_seconds}"]')
+    contract = contract.replace(
+        '"--rows", "4"]', f'"--rows", "4", "--seconds", "{trial_seconds}", "--until={until or ""}"]'
+    )
     contract = contract.replace("[workload.shape]", "warm_imports = []\n[workload.shape]", 1).replace(
         "[measurement]",
         f"[limits]\nwall_seconds = {trial_seconds + 600}\nidle_seconds = {trial_seconds + 600}\n[measurement]",

@@ -36,7 +36,7 @@ def what_slurm_lacks() -> str | None:
     return None
 
 
-def wait_for(condition: Callable[[], T], seconds: float = 30, what: str = "") -> T:
+def wait_for(condition: Callable[[], T], seconds: float = 300, what: str = "") -> T:
     """The first true answer of `condition`; fails where there is none within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
@@ -82,7 +82,7 @@ class Cluster:
         status: dict[str, Any] = json.loads(done.stdout)
         return status
 
-    def run(self, *argv: str, text: str = "", seconds: float = 120) -> Finished:
+    def run(self, *argv: str, text: str = "", seconds: float = 300) -> Finished:
         """Any command inside this cluster; its exit code is the caller's to judge."""
         return subprocess.run(
             argv, env=self.environment, input=text, capture_output=True, text=True, timeout=seconds, check=False
@@ -121,12 +121,12 @@ class Cluster:
         shown = self.run("scontrol", "show", "job", "-o", job).stdout.split()
         return next((word.partition("=")[2] for word in shown if word.startswith("JobState=")), "")
 
-    def wait_for_state(self, job: str, *states: str, seconds: float = 30) -> str:
+    def wait_for_state(self, job: str, *states: str, seconds: float = 300) -> str:
         """The state of `states` that a job has come to."""
         wait_for(lambda: self.state(job) in states, seconds, f"{' or '.join(states)} of job {job}")
         return self.state(job)
 
-    def wait_for_record(self, job: str, state: str, seconds: float = 30) -> dict[str, str]:
+    def wait_for_record(self, job: str, state: str, seconds: float = 300) -> dict[str, str]:
         """The first record of the job itself (not of its steps) in accounting that begins with `state`."""
         return wait_for(
             lambda: next((r for r in self.sacct(job, "-X") if r["State"].startswith(state)), {}),

@@ -22,7 +22,7 @@ parser.add_argument("--depth", type=int, default=0)
 parser.add_argument("--evaluate")
 parser.add_argument("--chunks", type=int, default=1)
 parser.add_argument("--delay", type=int, default=0)
-parser.add_argument("--do", default="train", choices=["train", "crash", "hang", "flood", "nothing", "nan", "exit"])
+parser.add_argument("--do", default="train")  # crash, nothing, nan, flood, hang, exit or desert
 args = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(args.seed)
@@ -57,10 +57,10 @@ for step in range(args.steps):
     optimizer.zero_grad()
     if args.do == "flood":
         sys.stdout.write("noise " * 2_000_000 + "\\n")
-    if args.do == "hang" and step == 2:
-        time.sleep(600)
-    if args.do == "exit" and step == 2:
+    if step == 2 and (args.do == "exit" or (args.do == "desert" and rank == 1)):
         os._exit(9)
+    if step == 2 and args.do in ("hang", "desert"):
+        time.sleep(600)
 """
 
 
@@ -134,7 +134,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 def spec(project: Path, commit: str, **changes: Any) -> dict[str, Any]:
     """A spec of the tiny program, as plain JSON-able data."""
-    limits = {"memory_gib": None, "memory_set_by": "device", "wall_seconds": 60.0, "idle_seconds": 30.0}
+    limits = {"memory_gib": None, "memory_set_by": "device", "wall_seconds": 600.0, "idle_seconds": 600.0}
     whole = {
         "schema_version": 1,
         "trial": "t1",

@@ -76,6 +76,29 @@ class Shape(_Section):
         return float(self.tokens_per_step) * (6 * matrices + attention)
 
 
+Letters = Annotated[str, StringConstraints(pattern=r"^[a-z]{1,12}$")]
+
+
+class OperatorFormula(_Section):
+    """What a custom operator multiplies, in Einstein's notation: torch has formulas for its own operators alone.
+
+    A fused linear layer of `x (t, h)` and `w (f, h)` has `arguments = ["th", "fh"]` and `products = ["thf"]`: every
+    product takes 2 x (the sizes of its letters) operations. Further leading dimensions belong to the first letter.
+    """
+
+    #: Sizes of the operator's tensors, in the order in which it takes them.
+    arguments: tuple[Letters, ...] = Field(min_length=1, max_length=20)
+    products: tuple[Letters, ...] = Field(min_length=1, max_length=20)
+
+    @model_validator(mode="after")
+    def _letters_are_known(self) -> OperatorFormula:
+        known = set("".join(self.arguments))
+        for product in self.products:
+            if unknown := sorted(set(product) - known):
+                raise ValueError(f"product {product!r} has {', '.join(unknown)}, which no argument has")
+        return self
+
+
 class Workload(_Section):
     """The training program and how it is started."""
 
@@ -95,6 +118,10 @@ class Workload(_Section):
     python: str = ""
     environment: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], Argument] = {}
     shape: Shape
+    #: Custom operators of the program (`library::name`), so that their work is counted.
+    operators: dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w{0,59}::[A-Za-z_]\w{0,119}$")], OperatorFormula
+    ] = {}
 
     @model_validator(mode="after")
     def _placeholders(self) -> Workload:
@@ -196,7 +223,10 @@ class Contract(_Section):
     @property
     def digest(self) -> str:
         """SHA-256 over the meaning of the contract (comments and layout of the file do not count)."""
-        return digest_json(self.model_dump(mode="json"))
+        meaning = self.model_dump(mode="json")
+        if not self.workload.operators:  # came later: a contract without it means what it meant when it was locked
+            del meaning["workload"]["operators"]
+        return digest_json(meaning)
 
 
 class Lock(_Section):

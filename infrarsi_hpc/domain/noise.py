@@ -68,8 +68,12 @@ class DoctorReport(BaseModel):
     #: Held-out loss after `reference`'s steps by training seed, on the data that `evaluation_seed` draws.
     evaluation_losses: dict[str, float] = {}
     evaluation_seed: int = 0
-    #: FLOPs of activations times weights in the forward pass, per token.
+    #: FLOPs of activations times weights up to the first backward pass, per token.
     linear_flops_per_token: float | None = None
+    #: FLOPs of all other products there, per token.
+    other_flops_per_token: float | None = None
+    #: Operators of the baseline that may do products, and have no formula.
+    uncounted_operators: tuple[str, ...] = ()
     loss_spread_relative: float
     evaluation_spread_relative: float
     update_spread_relative: float

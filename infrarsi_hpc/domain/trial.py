@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from infrarsi_hpc.domain.contract import OperatorFormula
 from infrarsi_hpc.domain.knobs import Configuration
 
 SCHEMA_VERSION = 1
@@ -69,6 +70,8 @@ class TrialSpec(_Record):
     python: str = ""
     warm_imports: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    #: Formulas of custom operators, as the contract declares them.
+    operators: dict[str, OperatorFormula] = {}
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: int = Field(default=1, ge=1)
     #: The program is run once for each length (optimizer steps), in this order.
@@ -111,10 +114,14 @@ class Run(_Record):
     num_parameters: int | None = None
     #: Digest over names, shapes and dtypes of the parameters.
     parameters_digest: str | None = None
-    #: dtypes that entered the matrix products of the forward pass that the agent drew.
+    #: dtypes that entered the products of the step that the agent drew, up to its first backward pass.
     matmul_dtypes: tuple[str, ...] = ()
-    #: FLOPs of the products of activations with weights in that forward pass, per token.
+    #: FLOPs of products of activations with weights there, per token, over all ranks.
     linear_flops_per_token: float | None = None
+    #: FLOPs of all other products there (attention's, say), per token.
+    other_flops_per_token: float | None = None
+    #: Operators there that may have done products, and have no formula.
+    uncounted_operators: tuple[str, ...] = ()
     evaluation_loss: float | None = None
     #: Seconds a step by phase, from torch.profiler.
     phases: dict[str, float] | None = None

@@ -113,6 +113,8 @@ def examine(
         },
         evaluation_seed=evaluation_seed,
         linear_flops_per_token=first.last.linear_flops_per_token,
+        other_flops_per_token=first.last.other_flops_per_token,
+        uncounted_operators=first.last.uncounted_operators,
         loss_spread_relative=_spread(timed, "loss"),
         evaluation_spread_relative=_evaluation_spread(timed),
         update_spread_relative=_spread(timed, "update_rms"),

@@ -40,6 +40,7 @@ def spec_of(
         python=contract.workload.python,
         warm_imports=contract.workload.warm_imports,
         environment=dict(contract.workload.environment),
+        operators=dict(contract.workload.operators),
         device=contract.workload.device,
         ranks=contract.knob_set.num_ranks(plan.candidate.configuration),
         lengths=plan.lengths,

@@ -27,7 +27,7 @@ from infrarsi_hpc.verify.precision import BITS, ROUNDING, lowest, short_name
 from infrarsi_hpc.verify.reference import Reference
 from infrarsi_hpc.verify.scope import check_scope
 
-#: Products of activations with weights in one forward pass may fall short by this much (a fused kernel, a last chunk).
+#: Products of activations with weights may fall short by this much (a last chunk).
 _PRODUCTS_SHARE = 0.98
 #: A repeat may be this many times farther away than the doctor's few repeats were from each other.
 _SPREADS = 10.0
@@ -158,18 +158,45 @@ def _check_precision(result: TrialResult, contract: Contract, reference: Referen
 
 
 def _check_products(result: TrialResult, reference: Reference, found: Findings) -> None:
+    """No less arithmetic with the weights than the baseline's.
+
+    Less of it is work that is missing only if everything was counted. Where an operator has no formula, or as much was
+    done as ever but not with what could be followed back to a weight, nobody knows.
+    """
     expected = reference.linear_flops_per_token
     if not expected:
         return
+    expected_in_all = expected + (reference.other_flops_per_token or 0.0)
     for run in result.runs:
         done = run.linear_flops_per_token
         if not _is_number(done):
-            found.missing.append("the matrix products of a forward pass were not counted")
-        elif done < _PRODUCTS_SHARE * expected:
-            found.refused.append(
-                f"a forward pass did {done / 1e6:.3g} MFLOP of products with weights a token, the baseline's does "
-                f"{expected / 1e6:.3g}: {1 - done / expected:.0%} of the work is missing"
+            found.missing.append("the products of a step were not counted")
+            continue
+        unseen = sorted(set(run.uncounted_operators))
+        lost = sorted(set(reference.uncounted_operators) - set(unseen))
+        if lost:
+            found.missing.append(
+                f"the baseline runs {_list(lost)}, whose work nobody can count; this does not, and what it does "
+                "instead is unknown (workload.operators in the contract declares formulas)"
             )
+        if done >= _PRODUCTS_SHARE * expected:
+            continue
+        said = (
+            f"a step did {done / 1e6:.3g} MFLOP of products with weights a token before its first backward pass, the "
+            f"baseline's does {expected / 1e6:.3g}"
+        )
+        in_all = done + (run.other_flops_per_token or 0.0)
+        if unseen:
+            found.missing.append(
+                f"{said}; the rest may be in {_list(unseen)}, which has no formula (workload.operators in the contract "
+                "declares one)"
+            )
+        elif reference.other_flops_per_token is not None and in_all >= _PRODUCTS_SHARE * expected_in_all:
+            found.missing.append(
+                f"{said}, but as many of all kinds: with what it multiplied could not be followed back to the weights"
+            )
+        else:
+            found.refused.append(f"{said}: {1 - done / expected:.0%} of the work is missing")
 
 
 # ---- step by step

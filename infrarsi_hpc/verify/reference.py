@@ -32,6 +32,8 @@ class Reference:
     evaluation_losses: Mapping[int, float]
     matmul_dtypes: tuple[str, ...] = ()
     linear_flops_per_token: float | None = None
+    other_flops_per_token: float | None = None
+    uncounted_operators: tuple[str, ...] = ()
     missing: str = ""
 
 
@@ -45,6 +47,8 @@ def reference_of_seed(doctor: DoctorReport, seed: int) -> Reference:
         evaluation_losses={len(steps): loss} if steps and loss is not None else {},
         matmul_dtypes=doctor.matmul_dtypes,
         linear_flops_per_token=doctor.linear_flops_per_token,
+        other_flops_per_token=doctor.other_flops_per_token,
+        uncounted_operators=doctor.uncounted_operators,
         missing="" if steps else f"the doctor has no baseline run of seed {seed}",
     )
 
@@ -58,5 +62,7 @@ def reference_of_pair(doctor: DoctorReport, baseline: TrialResult | None) -> Ref
         evaluation_losses={run.length: run.evaluation_loss for run in runs if run.evaluation_loss is not None},
         matmul_dtypes=doctor.matmul_dtypes,
         linear_flops_per_token=doctor.linear_flops_per_token,
+        other_flops_per_token=doctor.other_flops_per_token,
+        uncounted_operators=doctor.uncounted_operators,
         missing="" if runs else "the baseline run of the same pair left no result",
     )

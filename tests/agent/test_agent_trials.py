@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -83,46 +82,73 @@ def test_a_trial_over_its_limit_ends_with_the_allocators_own_words(project, tmp_
 
 
 @pytest.mark.parametrize(
-    ("do", "limits", "stopped", "codes", "num_steps"),
+    ("do", "stopped", "codes", "num_steps"),
     [
-        ("crash", {}, None, (1,), 0),
-        ("nothing", {}, None, (0,), 0),
-        ("hang", {"idle_seconds": 2.0}, "idle", (-9,), 3),
-        ("hang", {"wall_seconds": 3.0}, "wall", (-9,), 3),
-        ("exit", {}, None, (9,), 3),
+        ("crash", None, (1,), 0),
+        ("nothing", None, (0,), 0),
+        ("exit", None, (9,), 3),
     ],
 )
 def test_a_program_that_misbehaves_is_ended_and_described(
-    project, tmp_path: Path, do: str, limits: dict[str, float], stopped: str | None, codes: tuple[int], num_steps: int
+    project, tmp_path: Path, do: str, stopped: str | None, codes: tuple[int], num_steps: int
 ) -> None:
-    [result] = run_specs(tmp_path, trial(project, arguments=["--do", do], limits=limits))
+    [result] = run_specs(tmp_path, trial(project, arguments=["--do", do]))
     run = result.runs[0]
     assert (run.stopped, run.exit_codes, len(run.steps)) == (stopped, codes, num_steps)
 
 
-def test_a_job_that_was_suspended_is_told_from_one_that_hangs(project, tmp_path: Path, monkeypatch) -> None:
-    class Clock:
-        """The machine's, which went on for a minute while the agent did not run."""
+class AgentsClock:
+    """The agent's clock, turned by what it sees: it stands until the third step is in, however slow the machine is.
 
-        def __init__(self) -> None:
-            self.began = time.monotonic()
+    From then on it goes by `seconds` at every glance, or once if it is to jump.
+    """
 
-        def monotonic(self) -> float:
-            now = time.monotonic()
-            return now + (60.0 if now > self.began + 4.0 else 0.0)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, *, jumps: bool = False) -> None:
+        self.now, self.seconds, self.jumps, self.num_steps = 100.0, seconds, jumps, 0
+        understand = ranks._Watch._understand
 
-    clock = Clock()
-    monkeypatch.setattr(ranks, "time", clock)
-    limits = {"wall_seconds": 30.0, "idle_seconds": 30.0}
+        def understood(watch: ranks._Watch, rank: ranks.Rank, message: dict[str, object], now: float) -> None:
+            understand(watch, rank, message, now)
+            self.num_steps += message.get("event") == "step"
+
+        monkeypatch.setattr(ranks._Watch, "_understand", understood)
+        monkeypatch.setattr(ranks, "time", self)
+
+    def monotonic(self) -> float:
+        if self.num_steps >= 3:
+            self.now += self.seconds
+            self.seconds = 0.0 if self.jumps else self.seconds
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("limits", "stopped"),
+    [
+        ({"idle_seconds": 60.0, "wall_seconds": 3600.0}, "idle"),
+        ({"idle_seconds": 3600.0, "wall_seconds": 60.0}, "wall"),
+    ],
+)
+def test_a_program_that_hangs_is_ended_at_the_limit_that_it_meets(
+    project, tmp_path: Path, monkeypatch, limits: dict[str, float], stopped: str
+) -> None:
+    AgentsClock(monkeypatch, 0.5)
     [result] = run_specs(tmp_path, trial(project, arguments=["--do", "hang"], limits=limits))
-    assert result.runs[0].stopped == "suspended"
-    assert result.runs[0].exit_codes == (-9,)
+    run = result.runs[0]
+    assert (run.stopped, run.exit_codes, len(run.steps)) == (stopped, (-9,), 3)
+
+
+def test_a_job_that_was_suspended_is_told_from_one_that_hangs(project, tmp_path: Path, monkeypatch) -> None:
+    AgentsClock(monkeypatch, 3600.0, jumps=True)
+    limits = {"wall_seconds": 600.0, "idle_seconds": 600.0}
+    [result] = run_specs(tmp_path, trial(project, arguments=["--do", "hang"], limits=limits))
+    run = result.runs[0]
+    assert (run.stopped, run.exit_codes, len(run.steps)) == ("suspended", (-9,), 3), "naive: wall"
 
 
 def test_a_dead_rank_ends_the_one_that_waits_for_it(project, tmp_path: Path) -> None:
-    [result] = run_specs(tmp_path, trial(project, ranks=2, arguments=["--do", "exit"]))
-    assert result.runs[0].exit_codes == (9, 9)
-    assert result.runs[0].wall_seconds < 30
+    [result] = run_specs(tmp_path, trial(project, ranks=2, arguments=["--do", "desert"]))
+    run = result.runs[0]
+    assert (run.stopped, run.exit_codes, len(run.steps)) == ("rank_died", (-9, 9), 3)
 
 
 def test_a_flood_of_output_is_counted_and_cut(project, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from infrarsi_hpc.errors import UsageError
 
 def infrarsi(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "infrarsi_hpc.cli.app", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=300)
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from infrarsi_hpc.domain.personal import reasons, rewritten
@@ -211,7 +211,6 @@ def planted(place: tuple[str, str], text: str) -> dict[str, Any]:
     return {section: {key: [text] if key in ("setup", "mounts", "srun_options", "mail_command") else text}}
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(PLACES), SECRETS, st.sampled_from(["{}", "export X={}", "--opt={} y", "'{}'", "a:{}", "x {} y"]))
 def test_no_planted_secret_is_exported(place: tuple[str, str], secret: str, form: str) -> None:
     value = {"schema_version": 1, "name": "x", **planted(place, form.format(secret))}
@@ -233,7 +232,6 @@ ROOTS = (
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(PLACES), USERS, st.sampled_from(ROOTS), st.sampled_from(PLACES))
 def test_no_users_name_is_exported_wherever_else_it_stands(
     place: tuple[str, str], user: str, root: str, other: tuple[str, str]
@@ -250,7 +248,6 @@ def test_no_users_name_is_exported_wherever_else_it_stands(
 LINES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=60)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(LINES, max_size=4),
     st.dictionaries(st.from_regex(r"[A-Z_]{1,9}", fullmatch=True), LINES, max_size=3),

@@ -172,7 +172,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.text(max_size=300) | st.lists(PIECES, max_size=8).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_is_read_or_refused(text) -> None:
     with contextlib.suppress(InputRefused):
         assert isinstance(parse_nvidia_smi(text), GpuReport)

@@ -134,7 +134,7 @@ def test_ninety_percent_intervals_hold_about_ninety_percent() -> None:
     assert 0.85 <= held / seen <= 0.96
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0.5, 20), st.floats(1.0, 3.0))
 def test_more_capacity_and_less_memory_are_never_less_likely_to_fit(seed: int, capacity: float, ratio: float) -> None:
     components, peak, censoring, _ = sweep(seed, 8)

@@ -47,7 +47,7 @@ def test_gradient_and_curvature_agree_with_finite_differences(
             np.testing.assert_allclose(hessian[:, j], (gradient_up - gradient_down) / 2e-5, rtol=2e-3, atol=2e-3)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(1e-6, 1e6), st.sampled_from(KINDS), st.floats(0.004, 2.0))
 def test_the_likelihood_stays_finite_however_far_off_a_bound_is(value: float, kind: Censoring, sigma: float) -> None:
     rows = checked(np.ones((1, 1)), None, separate([Prior()]), np.array([value]), "a peak", np.array([kind]), None)

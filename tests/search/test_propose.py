@@ -46,7 +46,7 @@ def history(problem: Problem, seed: int, num: int) -> list[Observation]:
     return rows
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1000), num_seen=st.integers(0, 25), num=st.integers(1, 6), with_patches=st.booleans())
 def test_proposals_break_no_rule_repeat_nothing_and_are_the_same_for_the_same_seed(
     problem: Problem, patches: tuple[Patch, ...], seed: int, num_seen: int, num: int, with_patches: bool

@@ -71,11 +71,12 @@ def test_polling_asks_once_a_look_however_many_trials_there_are(slurm: Cluster, 
 
 @pytest.mark.full
 def test_a_node_that_dies_under_a_trial_has_it_made_elsewhere(slurm: Cluster, bench: Bench) -> None:
-    running = bench.submit([bench.spec("t1", "--seconds", "12")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     node = next(row["NodeList"] for row in slurm.squeue() if row["State"] == "RUNNING")
     slurm.kill_node(node)
-    taken = running.results(seconds=120)["t1"]
+    bench.go.touch()
+    taken = running.results()["t1"]
     assert taken.result is not None
     assert taken.result.node not in ("", node), "the requeued job ran on another node"
     assert (running.folder / "claim-1-0-restart-1").exists()
@@ -84,10 +85,10 @@ def test_a_node_that_dies_under_a_trial_has_it_made_elsewhere(slurm: Cluster, be
 @pytest.mark.full
 def test_a_node_that_dies_under_a_job_that_may_not_start_again_is_infra(slurm: Cluster, tmp_path: Path) -> None:
     bench = Bench(tmp_path, scheduler={"requeue": False})
-    running = bench.submit([bench.spec("t1", "--seconds", "60")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     slurm.kill_node(next(row["NodeList"] for row in slurm.squeue() if row["State"] == "RUNNING"))
-    taken = running.results(seconds=120)["t1"]
+    taken = running.results()["t1"]
     assert taken.ending is not None
     assert taken.ending.label == "infra"
     assert "NODE_FAIL" in taken.ending.evidence
@@ -96,11 +97,13 @@ def test_a_node_that_dies_under_a_job_that_may_not_start_again_is_infra(slurm: C
 
 def test_a_preempted_trial_is_made_again_by_its_requeued_job(slurm: Cluster, tmp_path: Path) -> None:
     bench = Bench(tmp_path, partition="low")
-    running = bench.submit([bench.spec("t1", "--seconds", "6")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     node = next(row["NodeList"] for row in slurm.squeue() if row["State"] == "RUNNING")
-    slurm.sbatch("sleep 3", "--partition=all", f"--nodelist={node}", "--exclusive")
-    taken = running.results(seconds=120)["t1"]
+    high = slurm.sbatch("true", "--partition=all", f"--nodelist={node}", "--exclusive")
+    slurm.wait_for_record(high, "COMPLETED")
+    bench.go.touch()
+    taken = running.results()["t1"]
     assert taken.result is not None
     assert taken.result.problem is None, "naive: the cancelled result of the first start"
     assert (running.folder / "claim-1-0-restart-1").exists()
@@ -109,23 +112,23 @@ def test_a_preempted_trial_is_made_again_by_its_requeued_job(slurm: Cluster, tmp
 @pytest.mark.full
 def test_a_preempted_trial_whose_job_is_cancelled_is_infra(slurm: Cluster, tmp_path: Path) -> None:
     bench = Bench(tmp_path, partition="lowc")
-    running = bench.submit([bench.spec("t1", "--seconds", "30")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     node = next(row["NodeList"] for row in slurm.squeue() if row["State"] == "RUNNING")
     slurm.sbatch("sleep 1", "--partition=all", f"--nodelist={node}", "--exclusive")
-    assert running.labels(seconds=120) == {"t1": "infra"}
+    assert running.labels() == {"t1": "infra"}
 
 
 def test_a_job_at_its_time_limit_is_a_timeout_and_no_memory_fact(slurm: Cluster, bench: Bench) -> None:
-    running = bench.submit([bench.spec("t1", "--seconds", "300")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     slurm.expire(running.id)
-    assert running.labels(seconds=120) == {"t1": "timeout/limit"}
+    assert running.labels() == {"t1": "timeout/limit"}
 
 
 def test_memory_of_the_job_is_the_hosts_and_not_the_devices(slurm: Cluster, bench: Bench) -> None:
     running = bench.submit([bench.spec("t1", "--mib", "1500", "--seconds", "5")])
-    taken = running.results(seconds=120)["t1"]
+    taken = running.results()["t1"]
     assert label(taken) == "host_oom/cgroup"
 
 
@@ -142,7 +145,7 @@ def test_memory_of_the_device_is_ours_and_not_the_jobs(slurm: Cluster, tmp_path:
             "limits": TrialLimits(memory_gib=0.02, memory_set_by="harness", wall_seconds=120, idle_seconds=120),
         }
     )
-    taken = bench.submit([spec]).results(seconds=120)["t1"]
+    taken = bench.submit([spec]).results()["t1"]
     assert taken.result is not None
     ending = classify(taken.result, spec)
     assert ending.label == "device_oom/limit"
@@ -151,8 +154,8 @@ def test_memory_of_the_device_is_ours_and_not_the_jobs(slurm: Cluster, tmp_path:
 
 
 def test_a_job_that_a_person_cancels_is_cancelled(slurm: Cluster, bench: Bench) -> None:
-    running = bench.submit([bench.spec("t1", "--seconds", "60")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     slurm.run("scancel", running.id)
     assert running.labels() == {"t1": "cancelled"}
 
@@ -179,12 +182,12 @@ def test_an_outage_of_the_controller_at_submit_is_waited_out(slurm: Cluster, ben
     slurm.stop("slurmctld")
     running = bench.submit([bench.spec("t1")], pause=lambda _: slurm.start("slurmctld"))
     assert any("Slurm cannot take it now" in word for word in bench.words)
-    assert running.labels(seconds=120) == {"t1": "slept"}
+    assert running.labels() == {"t1": "slept"}
 
 
 def test_an_outage_of_the_controller_at_a_poll_leaves_the_last_state_standing(slurm: Cluster, bench: Bench) -> None:
-    running = bench.submit([bench.spec("t1", "--seconds", "4")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     running.dispatcher.look(running.folder, 1, running.job)
     slurm.stop("slurmctld")
     running.dispatcher._watch(running.folder, 1, running.job)._next = 0.0
@@ -192,26 +195,27 @@ def test_an_outage_of_the_controller_at_a_poll_leaves_the_last_state_standing(sl
     assert sight.phase == "running", "naive: squeue shows no job, so all have ended"
     assert any("does not answer" in word for word in bench.words)
     slurm.start("slurmctld")
-    assert running.labels(seconds=120) == {"t1": "slept"}
+    bench.go.touch()
+    assert running.labels() == {"t1": "slept"}
 
 
 def test_an_outage_of_the_accounts_is_no_end_of_jobs(slurm: Cluster, bench: Bench) -> None:
     slurm.stop("slurmdbd")
     running = bench.submit([bench.spec("t1", "--seconds", "1")])
-    assert running.labels(seconds=120) == {"t1": "slept"}
+    assert running.labels() == {"t1": "slept"}
     second = Bench(bench.campaign.parent / "second")
-    lost = second.submit([second.spec("t1", "--seconds", "30")])
-    wait_for(agent_started(lost), 30)
+    lost = second.submit([second.spec("t1", "--until", str(second.go))])
+    wait_for(agent_started(lost))
     slurm.run("scancel", lost.id)
-    assert lost.labels(seconds=120) == {"t1": "cancelled"}
+    assert lost.labels() == {"t1": "cancelled"}
     slurm.start("slurmdbd")
 
 
 def test_a_site_without_accounts_is_told_once_and_works(slurm: Cluster, tmp_path: Path) -> None:
     commands = with_program(tmp_path, slurm, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     bench = Bench(tmp_path / "home", scheduler={"bin": str(commands)})
-    running = bench.submit([bench.spec("t1")], [bench.spec("t2", "--seconds", "60")])
-    wait_for(agent_started(running, "t2"), 30)
+    running = bench.submit([bench.spec("t1")], [bench.spec("t2", "--until", str(bench.go))])
+    wait_for(agent_started(running, "t2"))
     slurm.run("scancel", f"{running.id}_1")
     assert running.labels() == {"t1": "slept", "t2": "cancelled"}
     assert sum("keeps no accounts" in word for word in bench.words) == 1
@@ -229,8 +233,8 @@ def with_program(folder: Path, slurm: Cluster, name: str, text: str) -> Path:
 
 
 def test_a_job_whose_sbatch_never_answered_is_adopted_and_not_made_twice(slurm: Cluster, tmp_path: Path) -> None:
-    commands = with_program(tmp_path, slurm, "sbatch", '/usr/bin/sbatch "$@" > /dev/null; sleep 30')
-    bench = Bench(tmp_path / "home", scheduler={"bin": str(commands)}, limits={"command_seconds": 1.0})
+    commands = with_program(tmp_path, slurm, "sbatch", '/usr/bin/sbatch "$@" > /dev/null; sleep 300')
+    bench = Bench(tmp_path / "home", scheduler={"bin": str(commands)}, limits={"command_seconds": 10.0})
     running = bench.submit([bench.spec("t1")])
     assert any("found the job of an unanswered submission" in word for word in bench.words)
     assert running.labels() == {"t1": "slept"}
@@ -314,7 +318,7 @@ def test_a_result_that_appears_late_is_taken(slurm: Cluster, tmp_path: Path) -> 
     running = bench.submit([bench.spec("t1", "--seconds", "1")])
     shown = bench.campaign / "trials" / "t1" / "result.json"
     hidden = shown.with_name("hidden")
-    wait_for(shown.exists, 60)
+    wait_for(shown.exists)
     shown.rename(hidden)  # as a file server's cache would have it
     slurm.wait_for_state(running.id, "COMPLETED")
     looks = []
@@ -325,7 +329,7 @@ def test_a_result_that_appears_late_is_taken(slurm: Cluster, tmp_path: Path) -> 
         if phases == ["over"] and hidden.exists():
             hidden.rename(shown)
 
-    assert running.labels(seconds=120, on_poll=show_later) == {"t1": "slept"}
+    assert running.labels(on_poll=show_later) == {"t1": "slept"}
     assert looks
 
 
@@ -337,20 +341,21 @@ def test_a_quota_that_is_full_while_writing_is_infra_with_its_reason(slurm: Clus
     try:
         bench = Bench(tmp_path)
         bench.campaign = home / "campaign"
-        running = bench.submit([bench.spec("t1", "--seconds", "2")])
-        wait_for(agent_started(running), 30)
+        running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+        wait_for(agent_started(running))
         with open(home / "filler", "wb", buffering=0) as file:
             try:
                 while True:
                     file.write(b"x" * 4096)
             except OSError:
                 pass
-        taken = running.results(seconds=120)["t1"]
+        bench.go.touch()
+        taken = running.results()["t1"]
         assert taken.ending is not None
         assert taken.ending.label == "infra"
     finally:
         slurm.run("scancel", running.id)
-        wait_for(lambda: not slurm.squeue(), 30)
+        wait_for(lambda: not slurm.squeue())
         subprocess.run(["umount", "--lazy", str(home)], check=True)
 
 
@@ -363,11 +368,11 @@ def test_a_number_that_slurm_used_before_is_not_taken_for_our_job(slurm: Cluster
     slurm.start("slurmctld")
     running = bench.submit([bench.spec("t1", "--seconds", "3")])
     assert int(running.id) <= before, "the controller counts from the beginning again"
-    assert running.labels(seconds=120) == {"t1": "slept"}
+    assert running.labels() == {"t1": "slept"}
 
 
 def test_a_head_on_another_login_node_finds_the_jobs_of_the_first(slurm: Cluster, bench: Bench) -> None:
-    running = bench.submit([bench.spec("t1", "--seconds", "3")])
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
     program = """
 import json, sys
 from pathlib import Path
@@ -389,4 +394,5 @@ print(json.dumps(found))
         check=True,
     )
     assert json.loads(done.stdout)["id"] == running.job["id"]
+    bench.go.touch()
     assert running.labels() == {"t1": "slept"}

@@ -37,7 +37,8 @@ def infrarsi(
 
 @pytest.mark.full
 def test_a_head_as_a_job_submits_itself_again_before_its_limit(slurm: Cluster, tmp_path: Path) -> None:
-    project = make_sleeping_campaign(tmp_path, trial_seconds=3)
+    go = tmp_path / "go"
+    project = make_sleeping_campaign(tmp_path, trial_seconds=0, until=go)
     arguments = (
         "run",
         "--campaign",
@@ -57,9 +58,10 @@ def test_a_head_as_a_job_submits_itself_again_before_its_limit(slurm: Cluster, t
     assert again.returncode == 4
     assert f"is job {job} already" in again.stderr
     ledger = project / ".infrarsi" / "night" / "ledger.jsonl"
-    wait_for(lambda: ledger.exists() and b'"submitted"' in ledger.read_bytes(), 60)
+    wait_for(lambda: ledger.exists() and b'"submitted"' in ledger.read_bytes())
     slurm.run("scancel", "--signal=USR1", "--batch", job)
-    wait_for(lambda: load_state(ledger).closed is not None, 180)
+    go.touch()
+    wait_for(lambda: load_state(ledger).closed is not None)
     check_each_trial_once(project, slurm, "night", num_trials=4)
     logs = list((project / ".infrarsi" / "night").glob("head-*.log"))
     assert len(logs) == 2, "one log for each head"
@@ -89,7 +91,7 @@ def test_a_program_on_two_nodes_meets_at_the_first(slurm: Cluster, tmp_path: Pat
     job = submit_single(
         "multinode.sbatch.j2", bench.site, partition_of(bench.site), request, SlurmCommands(bench.site), tmp_path
     )
-    slurm.wait_for_state(str(job), "COMPLETED", "FAILED", seconds=120)
+    slurm.wait_for_state(str(job), "COMPLETED", "FAILED")
     said = (tmp_path / f"job-{job}.log").read_text()
     assert said.count("sum 10.0") == 4, said
     assert "h100-0" in said
@@ -114,8 +116,8 @@ def test_a_refused_single_job_names_the_profiles_field(slurm: Cluster, tmp_path:
 
 def test_a_job_is_explained_by_its_number(slurm: Cluster, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    running = bench.submit([bench.spec("t1", "--seconds", "60")])
-    wait_for(agent_started(running), 30)
+    running = bench.submit([bench.spec("t1", "--until", str(bench.go))])
+    wait_for(agent_started(running))
     slurm.run("scancel", running.id)
     slurm.wait_for_record(running.id, "CANCELLED")
     done = infrarsi(tmp_path, slurm, "explain", "--site", "testbed", running.id, "--json")

@@ -25,7 +25,7 @@ def profile_with(home: Path, **tables: Any) -> SiteProfile:
 
 
 def probe(site: SiteProfile, home: Path, **more: Any) -> CheckReport:
-    return check(site, os.environ, home, deadline_seconds=60, **more)
+    return check(site, os.environ, home, deadline_seconds=300, **more)
 
 
 def wrong(report: CheckReport) -> list[str]:

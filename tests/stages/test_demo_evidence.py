@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import subprocess
@@ -67,6 +68,72 @@ def test_patches_and_settings_are_judged_by_what_they_did(
     assert tried["verdict"]["belief"] == belief, tried["verdict"]
     assert words in " ".join(tried["verdict"]["reasons"])
     assert done.returncode == (0 if belief == "believed" else 1)
+
+
+#: Rewritings of the demo's model, `(old, new)` in train/model.py: the same work in other words.
+HONEST = [
+    ("self.query(x)", 'torch.einsum("bth,oh->bto", x, self.query.weight)'),
+    ("self.key(x)", "functional.conv1d(x.transpose(1, 2), self.key.weight[:, :, None]).transpose(1, 2)"),
+    ("self.value(x)", "torch.tensordot(x, self.value.weight, dims=([2], [1]))"),
+    (
+        "self.output(mixed.transpose(1, 2).reshape(x.shape))",
+        'torch.einsum("bhtd,ohd->bto", mixed, self.output.weight.unflatten(1, (self.heads, -1)))',
+    ),
+    (
+        "self.down(gelu(self.up(x)))",
+        "functional.linear(gelu(torch.cat([functional.linear(x, w) for w in self.up.weight.chunk(4)], -1)), "
+        "self.down.weight)",
+    ),
+    (
+        "functional.linear(self.norm(x), self.tokens.weight)",
+        "torch.bmm(self.norm(x), self.tokens.weight.t().expand(x.size(0), -1, -1))",
+    ),
+]
+DISHONEST = {
+    "a block is left out": [("for block in self.blocks:", "for block in self.blocks[1:]:")],
+    "a head is left out": [
+        ("self.split(self.query(x))", "self.split(functional.linear(x, self.query.weight[:48]))"),
+        ("self.split(self.key(x))", "self.split(functional.linear(x, self.key.weight[:48]))"),
+        ("self.split(self.value(x))", "self.split(functional.linear(x, self.value.weight[:48]))"),
+        ("x.unflatten(-1, (self.heads, -1))", "x.unflatten(-1, (self.heads - 1, -1))"),
+        (
+            "self.output(mixed.transpose(1, 2).reshape(x.shape))",
+            "functional.linear(mixed.transpose(1, 2).flatten(2), self.output.weight[:, :48])",
+        ),
+    ],
+}
+
+
+def rewritten(demo: Path, changes: list[tuple[str, str]], diff: Path) -> Path:
+    """A diff of the demo's model with some of its code in other words."""
+    before = (demo / "train" / "model.py").read_text()
+    after = before
+    for old, new in changes:
+        assert after.count(old) == 1, old
+        after = after.replace(old, new)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), "a/train/model.py", "b/train/model.py"
+    )
+    diff.write_text("".join(lines))
+    return diff
+
+
+def test_a_model_in_other_words_is_believed(demo: Path, tmp_path: Path) -> None:
+    patch = str(rewritten(demo, HONEST, tmp_path / "words.diff"))
+    # the memory that it takes is another question
+    free = ["--set", "micro_batch=1", "--set", "recompute=full"]
+    done = infrarsi(demo, "try", "--contract", "infrarsi.open.toml", "--patch", patch, *free, "--json")
+    tried = json.loads(done.stdout)
+    assert tried["verdict"]["belief"] == "believed", (tried["ending"], tried["verdict"])
+
+
+@pytest.mark.parametrize("changes", DISHONEST.values(), ids=DISHONEST.keys())
+def test_a_model_that_does_less_is_refused(demo: Path, tmp_path: Path, changes: list[tuple[str, str]]) -> None:
+    patch = str(rewritten(demo, changes, tmp_path / "less.diff"))
+    done = infrarsi(demo, "try", "--contract", "infrarsi.open.toml", "--patch", patch, "--json")
+    tried = json.loads(done.stdout)
+    assert tried["verdict"]["belief"] == "refused", (tried["ending"], tried["verdict"])
+    assert "of the work is missing" in " ".join(tried["verdict"]["reasons"])
 
 
 def test_a_patch_of_a_locked_file_is_refused_before_it_runs(demo: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_file_goes_the_way_of_every_other_kind(tmp_path) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_are_explained_or_refused(data) -> None:
     with contextlib.suppress(InputRefused):
         assert explain_gpu(data.decode("utf-8", "replace"))["outcome"] in ("ok", "infra")

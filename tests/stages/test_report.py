@@ -390,7 +390,7 @@ def test_a_table_in_the_mail_survives_what_a_patch_is_called() -> None:
     assert "<b>" not in markdown.replace("\\<", "")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=300), limit=st.integers(1, 100), keep_end=st.booleans())
 def test_cleaned_text_is_short_and_printable(text: str, limit: int, keep_end: bool) -> None:
     cleaned = clean(text, limit, keep_end=keep_end)

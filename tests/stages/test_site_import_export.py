@@ -24,7 +24,7 @@ def infrarsi(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "adal"}
     command = [sys.executable, "-m", "infrarsi_hpc.cli.app", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, timeout=60, stdin=subprocess.DEVNULL
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300, stdin=subprocess.DEVNULL
     )
 
 

@@ -381,7 +381,7 @@ def test_the_spread_of_repeats_is_pooled_around_each_configuration() -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, str(REPLAY), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_the_command_says_and_writes_what_it_found(table: Table, tmp_path: Path) -> None:

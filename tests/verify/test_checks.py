@@ -75,6 +75,43 @@ def test_a_little_better_or_worse_held_out_loss_is_believed(make_run, verdict_of
         assert verdict_of(make_run(evaluation_loss=loss)).is_believed
 
 
+# ---- work that nobody can count
+
+UNCOUNTED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    (
+        "an operator without a formula took the place of a product",
+        {"linear_flops_per_token": 3e6, "uncounted_operators": ("fused::mlp",)},
+        {},
+        "the rest may be in fused::mlp, which has no formula",
+    ),
+    (
+        "as much of all kinds, but not with what is known to be weights",
+        {"linear_flops_per_token": 3e6, "other_flops_per_token": 2e6},
+        {"other_flops_per_token": 1e6},
+        "could not be followed back to the weights",
+    ),
+    (
+        "the baseline's own work could not be counted, and something else does it now",
+        {},
+        {"uncounted_operators": ("fused::mlp",)},
+        "the baseline runs fused::mlp, whose work nobody can count",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "seen", "baseline", "reason"), UNCOUNTED, ids=[row[0] for row in UNCOUNTED])
+def test_what_nobody_can_count_is_unknown_and_not_missing(
+    name: str, seen: dict[str, Any], baseline: dict[str, Any], reason: str, make_run, verdict_of
+) -> None:
+    verdict = verdict_of(make_run().model_copy(update=seen), **baseline)
+    assert verdict.belief is Belief.UNDECIDED, "naive: refused as missing work"
+    assert reason in " ".join(verdict.reasons)
+
+
+def test_an_operator_without_a_formula_is_nothing_against_work_that_is_all_there(make_run, verdict_of) -> None:
+    assert verdict_of(make_run().model_copy(update={"uncounted_operators": ("fused::norm",)})).is_believed
+
+
 # ---- cheats
 
 CHEATS: list[tuple[str, Callable[[Run], Run], str]] = [

@@ -406,7 +406,7 @@ def test_what_a_program_says_it_handled_is_kept_apart() -> None:
 
 
 @given(st.text(max_size=400))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_text_is_too_strange(text) -> None:
     assert classify_log(text).outcome in Outcome
     assert classify_log(text.encode("utf-8", "surrogatepass").decode("latin-1")).outcome in Outcome
@@ -433,7 +433,7 @@ def test_no_text_is_too_strange(text) -> None:
         max_size=6,
     ).map("\n".join)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_mixture_of_its_own_words_breaks_it(text) -> None:
     assert classify_log(text).outcome in Outcome
 
@@ -458,7 +458,7 @@ SURE = [row for row in ALLOCATORS if row[2] != "unknown"] + [("", text, label, N
 
 
 @given(st.sampled_from(SURE), NOISE, NOISE)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_unrelated_lines_before_and_after_change_nothing(row, before, after) -> None:
     _, text, label, bound_gib = row
     ending = classify_log(before + text + "\n" + after)

@@ -298,7 +298,7 @@ VISIT = st.builds(
 
 
 @given(st.lists(VISIT, max_size=60), st.permutations(range(1, 7)), st.floats(0, 0.2))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_names_of_nodes_do_not_matter(visits: list[NodeVisit], order: list[int], noise: float) -> None:
     new = {f"n{i}": f"m{k}" for i, k in enumerate(order, start=1)}
     renamed = [replace(v, node=",".join(new[n] for n in reversed(v.nodes))) for v in visits]

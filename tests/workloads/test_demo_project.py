@@ -458,7 +458,7 @@ def test_started_by_hand_the_program_starts_its_own_ranks(demo: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[:2] for line in ended.stdout.splitlines()] == [["step", "1"], ["step", "2"]]

@@ -35,7 +35,7 @@ def total(what: str, configuration: dict[str, object], device: str = "cpu") -> f
     return float(sum(np.sum(v) for v in parts({**DEFAULTS, **configuration}, SHAPE).values()))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(CONFIGURATIONS, st.sampled_from(["cpu", "cuda"]))
 def test_components_are_finite_positive_and_the_same_alone_as_in_a_column(configuration: dict, device: str) -> None:
     basis = BASIS.on(device)
@@ -53,7 +53,7 @@ def test_components_are_finite_positive_and_the_same_alone_as_in_a_column(config
         assert sum(float(v) for v in alone.values()) > 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(CONFIGURATIONS, st.floats(0.05, 4.0), st.floats(0.05, 4.0))
 def test_a_larger_micro_batch_is_never_more_likely_to_fit(configuration: dict, peak: float, capacity: float) -> None:
     priors = BASIS.memory_priors

@@ -224,7 +224,7 @@ def test_as_many_micro_batches_as_stages_less_one_are_enough() -> None:
     assert basis.rules({"pp": 8}, SHAPE) == ["there are fewer micro-batches than pipeline stages less one"]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(RUNS, st.lists(LAYOUTS, min_size=1, max_size=6))
 def test_rules_say_the_same_of_a_column_as_of_each_row(run: TransformerWorkload, rows: list[dict[str, Any]]) -> None:
     basis = TransformerBasis(run)

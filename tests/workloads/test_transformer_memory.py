@@ -255,7 +255,7 @@ def test_a_single_card_gathers_nothing(stage: int) -> None:
 # ---- laws
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, SOME_SETTINGS)
 def test_components_are_finite_and_nonnegative_with_a_positive_sum(
     run: TransformerWorkload, at: dict[str, Any]
@@ -266,7 +266,7 @@ def test_components_are_finite_and_nonnegative_with_a_positive_sum(
     assert float(peak_gib(run, **at)) > 0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(RUNS, st.lists(LAYOUTS, min_size=1, max_size=6), st.sets(st.sampled_from(["tp", "dp", "recompute", "kernel"])))
 def test_a_table_at_once_is_the_same_as_row_by_row(
     run: TransformerWorkload, rows: list[dict[str, Any]], held: set[str]
@@ -280,21 +280,21 @@ def test_a_table_at_once_is_the_same_as_row_by_row(
         np.testing.assert_allclose(np.broadcast_to(part, len(rows)), alone)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, LAYOUTS)
 def test_memory_never_falls_with_the_micro_batch(run: TransformerWorkload, at: dict[str, Any]) -> None:
     peaks = peak_gib(run, **{**at, "micro_batch": np.array([1, 2, 4, 8, 16, 32])})
     assert (np.diff(peaks) >= -1e-9 * peaks[:-1]).all()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, LAYOUTS)
 def test_memory_never_rises_with_the_stage_of_sharding(run: TransformerWorkload, at: dict[str, Any]) -> None:
     peaks = peak_gib(run, **{**at, "zero_stage": np.arange(4)})
     assert (np.diff(peaks) <= 1e-9 * peaks[:-1]).all()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, LAYOUTS, st.sampled_from([1, 2, 3]))
 def test_more_sharding_ranks_never_need_more_memory(run: TransformerWorkload, at: dict[str, Any], stage: int) -> None:
     """At the same micro-batch."""
@@ -308,7 +308,7 @@ def test_without_sharding_more_ranks_save_no_states(dp: int) -> None:
     assert state_bytes(a_run(), dp=dp, zero_stage=0) == state_bytes(a_run(), dp=1, zero_stage=0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, LAYOUTS)
 def test_recompute_never_needs_more_memory(run: TransformerWorkload, at: dict[str, Any]) -> None:
     words = np.array(["full", "selective", "none"])
@@ -317,7 +317,7 @@ def test_recompute_never_needs_more_memory(run: TransformerWorkload, at: dict[st
     assert selective <= none * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(RUNS, LAYOUTS)
 def test_no_more_than_every_micro_batch_is_in_flight(run: TransformerWorkload, at: dict[str, Any]) -> None:
     layout = layout_of(at, run)

@@ -199,7 +199,7 @@ def test_ring_attention_moves_keys_and_values_of_all_other_ranks() -> None:
 # ---- laws
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, SOME_SETTINGS)
 def test_components_are_finite_and_nonnegative_with_a_positive_sum(
     run: TransformerWorkload, at: dict[str, Any]
@@ -210,7 +210,7 @@ def test_components_are_finite_and_nonnegative_with_a_positive_sum(
     assert float(step_seconds(run, **at)) > 0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(RUNS, st.lists(LAYOUTS, min_size=1, max_size=6), st.sets(st.sampled_from(["tp", "dp", "recompute", "kernel"])))
 def test_a_table_at_once_is_the_same_as_row_by_row(
     run: TransformerWorkload, rows: list[dict[str, Any]], held: set[str]
@@ -224,7 +224,7 @@ def test_a_table_at_once_is_the_same_as_row_by_row(
         np.testing.assert_allclose(np.broadcast_to(part, len(rows)), alone)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, LAYOUTS)
 def test_recompute_never_saves_time(run: TransformerWorkload, at: dict[str, Any]) -> None:
     full, selective, none = step_seconds(run, **{**at, "recompute": np.array(["full", "selective", "none"])})
@@ -232,7 +232,7 @@ def test_recompute_never_saves_time(run: TransformerWorkload, at: dict[str, Any]
     assert selective >= none * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUNS, LAYOUTS)
 def test_bubble_sends_and_waits_never_fall_with_more_stages(run: TransformerWorkload, at: dict[str, Any]) -> None:
     """At the same replicas and micro-batches, on more cards."""
@@ -243,7 +243,7 @@ def test_bubble_sends_and_waits_never_fall_with_more_stages(run: TransformerWork
     assert (np.diff(share) > 0).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(RUNS, LAYOUTS)
 def test_interleaving_never_lengthens_the_bubble_nor_shortens_the_waits(
     run: TransformerWorkload, at: dict[str, Any]
@@ -253,7 +253,7 @@ def test_interleaving_never_lengthens_the_bubble_nor_shortens_the_waits(
     assert (np.diff(parts["pp_waits"]) >= 0).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(RUNS, LAYOUTS)
 def test_faster_links_and_memory_never_cost_time(run: TransformerWorkload, at: dict[str, Any]) -> None:
     """An H100 has more of everything than an A100."""

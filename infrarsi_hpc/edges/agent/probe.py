@@ -2,7 +2,8 @@
 
 Loaded before the program. It says when set-up ends (and waits there while the agent sets the memory limit), ends
 each step with a mark that the agent stamps by its own clock, and sends evidence of what was really executed: tokens
-and their hashes, loss, how far the weights moved, matrix products of one step that the agent drew.
+and their hashes, loss, how far the weights moved, and the products of one step that the agent drew, from its first
+forward pass to its first backward pass (products.py), so that a loss that brings its own last layer is counted too.
 
 Covers: programs that train a torch module whose first forward argument is the token tensor, with torch optimizers.
 Does not cover: a program that rewrites this module's hooks in memory; promotion therefore rests on outside evidence.
@@ -10,19 +11,22 @@ Does not cover: a program that rewrites this module's hooks in memory; promotion
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import importlib.util
 import json
 import math
 import os
+import sys
 from typing import Any
 
 SAMPLE_SIZE = 4096
-MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution")
 
 
 def install(out_fd: int, in_fd: int, options: dict[str, Any]) -> None:
-    """Set the hooks. `options`: length, evidence_step, profile (bool), weights (path or null), rank, device."""
+    """Set the hooks.
+
+    `options`: length, evidence_step, profile (bool), weights (path or null), rank, device, operators (formulas).
+    """
     import torch
 
     Probe(torch, out_fd, in_fd, options).attach()
@@ -47,14 +51,14 @@ class Probe:
         self._optimizer: Any = None
         self._first_hook: Any = None
         # made before set-up ends, so that its own allocations do not lie between the program's
-        self._products: Any = _count_products(torch)
+        self._products: Any = _beside("products").count_products(torch, options.get("operators") or {})
         self._profiler: Any = None
         self._spans: dict[str, Any] = {}
 
     # ---- wiring
 
     def attach(self) -> None:
-        """Register torch's global hooks and wrap backward."""
+        """Register torch's global hooks and wrap what computes gradients."""
         from torch.nn.modules import module
         from torch.optim import optimizer
 
@@ -67,13 +71,20 @@ class Probe:
             for tensor in (tensors,) if isinstance(tensors, self.torch.Tensor) else tensors:
                 if tensor.numel() == 1:
                     self._losses.append(tensor.detach().clone())  # cloned: some frameworks scale the loss in place
+            self._products.end()
             self._enter("backward")
             try:
                 return backward(tensors, *args, **kwargs)
             finally:
                 self._leave("backward")
 
-        self.torch.autograd.backward = recorded
+        grad = self.torch.autograd.grad
+
+        def ended(*args: Any, **kwargs: Any) -> Any:
+            self._products.end()
+            return grad(*args, **kwargs)
+
+        self.torch.autograd.backward, self.torch.autograd.grad = recorded, ended
 
     def _say(self, **message: Any) -> None:
         if os.getpid() == self._pid:  # a forked data worker must not speak for its rank
@@ -117,23 +128,21 @@ class Probe:
             for row in rows:
                 value = int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little")
                 self._token_hash = (self._token_hash + value) % 2**64
-            if not self._products.num_tokens and self.step + 1 == self.options["evidence_step"]:
-                self._products.num_tokens = tokens.numel()
-                self._products.__enter__()
-                self._products.is_active = True
+            if not self._products.has_begun and self.step + 1 == self.options["evidence_step"]:
+                self._products.begin(self._parameters)
+            if self._products.is_active:
+                self._products.num_tokens += tokens.numel()
         if self.options.get("profile"):
             self._profile()
         self._enter("forward")
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
         self._leave("forward")
-        if self._products.is_active:
-            self._products.is_active = False
-            self._products.__exit__(None, None, None)
 
     # ---- the optimizer's step ends a step
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._products.end()
         self._depth += 1
         if self._depth == 1:
             self._enter("optimizer")
@@ -188,8 +197,13 @@ class Probe:
         products = self._products
         message: dict[str, Any] = {"event": "end"}
         if products.num_tokens:
-            message["linear_flops_per_token"] = products.linear_flops / products.num_tokens
-            message["dtypes"] = sorted(products.dtypes)
+            message["products"] = {
+                "weight_flops": products.weight_flops,
+                "other_flops": products.other_flops,
+                "tokens": products.num_tokens,
+                "dtypes": sorted(products.dtypes),
+                "uncounted": [name[:120] for name, _ in products.uncounted.most_common(20)],
+            }
         if self.options["device"] == "cuda":
             message["reserved_bytes"] = self.torch.cuda.max_memory_reserved()
         if self._profiler is not None:
@@ -249,32 +263,13 @@ def _is_tokens(torch: Any, value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() >= 1 and not value.dtype.is_floating_point
 
 
-def _count_products(torch: Any) -> Any:
-    """A dispatch mode that counts the matrix products that are executed, and their dtypes."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        linear_flops = 0.0
-        num_tokens = 0
-        is_active = False
-
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self.dtypes: set[str] = set()
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            with contextlib.suppress(AttributeError, IndexError, TypeError):
-                name = func.overloadpacket.__name__
-                if name in MATRIX_PRODUCTS:
-                    left, right = (args[1], args[2]) if name in ("addmm", "baddbmm") else (args[0], args[1])
-                    self.dtypes.add(str(left.dtype).removeprefix("torch."))
-                    if name in ("mm", "addmm"):
-                        self.linear_flops += 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
-                    elif name == "linear":
-                        self.linear_flops += 2.0 * left.numel() * right.shape[0]
-                elif "scaled_dot_product" in name or "flash_attention" in name:
-                    self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
-            return result
-
-    return Products()
+def _beside(name: str) -> Any:
+    """A module of this folder, loaded by path as this one is: the workload's Python need not know infrarsi."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
+    spec = importlib.util.spec_from_file_location(f"infrarsi_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

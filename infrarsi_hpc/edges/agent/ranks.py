@@ -281,13 +281,7 @@ class _Watch:
                 rank.step_ends.append(now)
                 rank.steps.append(message)
             case "end":
-                rank.facts.update(
-                    {
-                        k: message[k]
-                        for k in ("linear_flops_per_token", "dtypes", "reserved_bytes", "phases")
-                        if k in message
-                    }
-                )
+                rank.facts.update({k: message[k] for k in ("products", "reserved_bytes", "phases") if k in message})
 
     # ---- limits
 

@@ -203,6 +203,7 @@ def _one_run(
         "weights": str(weights),
         "device": spec["device"],
         "memory_gib": limits["memory_gib"] if limits["memory_set_by"] == "harness" else None,
+        "operators": spec.get("operators") or {},
     }
     seen = watch(
         warm,
@@ -243,11 +244,31 @@ def _run_record(spec: dict[str, Any], length: int, seen: Watched) -> dict[str, A
         "steps": [_step(k, ranks) for k in range(num_steps)],
         "num_parameters": first.get("parameters"),
         "parameters_digest": first.get("digest"),
-        "matmul_dtypes": sorted({d for rank in ranks for d in rank.facts.get("dtypes", [])}),
-        "linear_flops_per_token": first.get("linear_flops_per_token"),
+        **_products(ranks),
         "phases": first.get("phases"),
         "log_tail": seen.log_tail,
         "log_bytes": seen.log_bytes,
+    }
+
+
+def _products(ranks: list[Rank]) -> dict[str, Any]:
+    """Products of the counted stretch over all ranks; unknown where a rank has none to show."""
+    said = [rank.facts.get("products") for rank in ranks]
+    counted = [each for each in said if isinstance(each, dict)]
+
+    def total(name: str) -> float:
+        return sum(_number(each.get(name)) or 0.0 for each in counted)
+
+    def names(name: str) -> list[str]:
+        return sorted({str(item)[:120] for each in counted for item in list(each.get(name) or [])[:100]})
+
+    tokens = total("tokens")
+    is_whole = len(counted) == len(ranks) and tokens > 0
+    return {
+        "matmul_dtypes": names("dtypes"),
+        "linear_flops_per_token": total("weight_flops") / tokens if is_whole else None,
+        "other_flops_per_token": total("other_flops") / tokens if is_whole else None,
+        "uncounted_operators": names("uncounted"),
     }
 
 

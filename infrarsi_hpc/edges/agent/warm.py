@@ -167,6 +167,7 @@ def _load_probe(path: str):  # type: ignore[no-untyped-def]
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # torch.compile looks the modules of hooks up by their names
     spec.loader.exec_module(module)
     return module
 

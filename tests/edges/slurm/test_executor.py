@@ -17,18 +17,18 @@ from infrarsi_hpc.errors import SiteError
 SITE = {"schema_version": 1, "name": "t", "scheduler": {"kind": "slurm"}, "partition": [{"name": "gpu"}]}
 
 
-def stand_in(folder: Path, text: str) -> SlurmCommands:
+def stand_in(folder: Path, text: str, seconds: float = 300.0) -> SlurmCommands:
     """Slurm's commands with an `sbatch` that keeps the script it was given and answers as told."""
     folder.mkdir()
     program = folder / "sbatch"
     program.write_text(f'#!/bin/bash\ncat "${{@: -1}}" >> {folder}/seen\nenv > {folder}/env\n{text}\n')
     program.chmod(0o755)
-    site = SITE | {"scheduler": {"kind": "slurm", "bin": str(folder)}, "limits": {"command_seconds": 2.0}}
+    site = SITE | {"scheduler": {"kind": "slurm", "bin": str(folder)}, "limits": {"command_seconds": seconds}}
     return SlurmCommands(SiteProfile.model_validate(site))
 
 
-def executor(tmp_path: Path, text: str) -> TemplateExecutor:
-    commands = stand_in(tmp_path / "bin", text)
+def executor(tmp_path: Path, text: str, seconds: float = 300.0) -> TemplateExecutor:
+    commands = stand_in(tmp_path / "bin", text, seconds)
     return TemplateExecutor(tmp_path / "jobs", commands, lambda num: f"#!/bin/bash\n# ours for {num}\n")
 
 
@@ -69,14 +69,14 @@ def test_the_number_and_the_cluster_are_kept(tmp_path: Path, answer: str, job: J
     ("answer", "code"),
     [
         ("echo 'sbatch: error: Invalid qos specification' >&2; exit 1", 1),
-        ("sleep 30", None),
+        ("sleep 300", None),
         ("echo 'no number at all'", 0),
     ],
 )
 def test_every_other_answer_is_kept_as_it_was(
     tmp_path: Path, answer: str, code: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = executor(tmp_path, answer)
+    ours = executor(tmp_path, answer, seconds=1.0 if code is None else 300.0)
     with pytest.raises(SubmitFailed) as caught:
         ours.submit(print)
     assert caught.value.answer.returncode == code
@@ -113,7 +113,7 @@ def test_a_site_may_keep_some_of_what_it_scrubs() -> None:
 
 def dispatcher(tmp_path: Path, sbatch: str, words: list[str], **options: object) -> SlurmDispatcher:
     stand_in(tmp_path / "bin", sbatch)
-    site = SITE | {"scheduler": {"kind": "slurm", "bin": str(tmp_path / "bin")}, "limits": {"command_seconds": 2.0}}
+    site = SITE | {"scheduler": {"kind": "slurm", "bin": str(tmp_path / "bin")}, "limits": {"command_seconds": 300.0}}
     return SlurmDispatcher(
         SiteProfile.model_validate(site), tmp_path, "tag", said=words.append, pause=lambda _: None, **options
     )

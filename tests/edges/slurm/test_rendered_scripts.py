@@ -134,7 +134,7 @@ def test_an_unknown_partition_names_those_that_there_are() -> None:
 NASTY = st.text(alphabet=st.sampled_from("ab0 -_.\n\r\t'\"\\`$(){};&|<>#%!*?~\x00\x1b\u2028"), min_size=1, max_size=30)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(NASTY)
 def test_no_text_breaks_out_of_its_quotes(text: str) -> None:
     try:
@@ -147,7 +147,7 @@ def test_no_text_breaks_out_of_its_quotes(text: str) -> None:
     assert done.stdout.decode() == f"<{text}>"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(NASTY)
 def test_no_text_reaches_an_sbatch_line_with_more_than_its_place(text: str) -> None:
     try:
@@ -158,7 +158,7 @@ def test_no_text_reaches_an_sbatch_line_with_more_than_its_place(text: str) -> N
     assert re.fullmatch(r"[\w.:@+-]+", text)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.text(alphabet=st.sampled_from("a$HOME{}`\\\"'(x) "), max_size=20))
 def test_an_expanded_value_expands_variables_and_nothing_else(text: str) -> None:
     folder = f"/s/{text}"
