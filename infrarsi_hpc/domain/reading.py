@@ -26,6 +26,9 @@ class Reading(BaseModel):
         Held-out loss of the final weights, by locked code in its own process.
     phases
         Seconds a step by phase (profiled trials only).
+    foreign_cores
+        Processors' worth of work that others did on this trial's processors meanwhile, a hypervisor's other machines
+        included: the most over its runs; none where nobody could tell.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,5 +43,6 @@ class Reading(BaseModel):
     losses: tuple[float | None, ...] = ()
     evaluation_loss: float | None = None
     phases: dict[str, float] | None = None
+    foreign_cores: float | None = None
     device_seconds: float = 0.0
     num_parameters: int | None = None

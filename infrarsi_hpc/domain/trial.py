@@ -106,7 +106,7 @@ class Run(_Record):
     step_ends: tuple[float, ...] = ()
     exit_codes: tuple[int | None, ...] = ()
     #: Why the agent ended it, if it did.
-    stopped: Literal["wall", "idle", "cancelled", "rank_died", "suspended"] | None = None
+    stopped: Literal["wall", "idle", "cancelled", "rank_died", "suspended", "memory"] | None = None
     #: Growth of memory after set-up by rank (CPU), or peak reserved (GPU); GiB.
     peak_gib: tuple[float | None, ...] = ()
     memory_kind: Literal["vmdata_growth", "cuda_reserved"] = "vmdata_growth"
@@ -127,6 +127,11 @@ class Run(_Record):
     phases: dict[str, float] | None = None
     log_tail: str = ""
     log_bytes: int = 0
+    #: Processes that outlived the ranks and were ended, as command lines with their processor time.
+    survivors: tuple[str, ...] = ()
+    #: Processors' worth of other programs' work meanwhile, and of what a hypervisor gave to other machines.
+    foreign_cores: float | None = None
+    stolen_cores: float | None = None
 
 
 class TrialResult(_Record):
@@ -142,5 +147,7 @@ class TrialResult(_Record):
     #: Something went wrong before the program could be judged: copying, patching, locked files, the agent itself.
     problem: Literal["copy", "patch", "locked_files_before", "locked_files_after", "agent", "cancelled"] | None = None
     problem_text: str = ""
+    #: Other programs' work on this host just before the first run.
+    foreign_cores_before: float | None = None
     device_seconds: float = 0.0
     versions: dict[str, str] = {}

@@ -14,6 +14,7 @@ from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.outcome import Outcome
+from infrarsi_hpc.domain.reading import Reading
 from infrarsi_hpc.domain.verdict import Belief, Verdict
 from infrarsi_hpc.verify.promotion import Decision, decide
 from infrarsi_hpc.verify.schedule import Pair, schedule
@@ -22,6 +23,8 @@ BLOCK_PAIRS = 3
 #: A finalist's measured peak should stay below this share of the limit: the allocator alone moves it by up to 8% from
 #: run to run, and what runs out of memory one time in four is no speedup.
 ROOMY_SHARE = 0.92
+#: Others' load may differ by so many processors between the arms of a pair.
+UNEVEN_CORES = 0.5
 
 
 def threshold(contract: Contract, doctor: DoctorReport) -> float:
@@ -94,13 +97,23 @@ def pairs_of(state: CampaignState, finalist: Candidate) -> list[tuple[TrialRecor
 
 
 def usable_pairs(state: CampaignState, finalist: Candidate) -> list[tuple[TrialRecord, TrialRecord]]:
-    """Pairs whose arms ran in one allocation on one node: what was split by a lost job is no pair, and is replaced."""
+    """Pairs whose arms ran in one allocation on one node, beside the same load of others'; the rest is replaced."""
     where = {(v.trial, v.attempt): (v.node, v.round, v.submission) for v in state.visits}
 
     def place(arm: TrialRecord) -> object:
         return where.get((arm.plan.trial, arm.attempt)) if arm.ending is not None else None
 
-    return [pair for pair in pairs_of(state, finalist) if place(pair[0]) == place(pair[1])]
+    return [
+        (baseline, candidate)
+        for baseline, candidate in pairs_of(state, finalist)
+        if place(baseline) == place(candidate) and not is_uneven(baseline.reading, candidate.reading)
+    ]
+
+
+def is_uneven(baseline: Reading | None, candidate: Reading | None) -> bool:
+    """Whether others worked beside one arm of a pair and not beside the other: its ratio is partly theirs."""
+    loads = [arm.foreign_cores for arm in (baseline, candidate) if arm is not None and arm.foreign_cores is not None]
+    return len(loads) == 2 and abs(loads[0] - loads[1]) > UNEVEN_CORES
 
 
 def decide_finalist(

@@ -31,6 +31,8 @@ from infrarsi_hpc.verify.scope import check_scope
 _PRODUCTS_SHARE = 0.98
 #: A repeat may be this many times farther away than the doctor's few repeats were from each other.
 _SPREADS = 10.0
+#: Others' work, in processors, that is worth a word beside a time.
+BUSY_CORES = 0.3
 #: Between-run standard deviations by which a step may beat the measured ceiling.
 _CEILING_SIGMAS = 3.0
 
@@ -368,6 +370,8 @@ def _check_times(
             found.refused.append("marks of later steps came before those of earlier ones")
         elif ends and ends[-1] > run.wall_seconds:
             found.refused.append(f"the last step ended at {ends[-1]:.3f} s, the process at {run.wall_seconds:.3f} s")
+    if reading.foreign_cores is not None and reading.foreign_cores > BUSY_CORES:
+        found.labels.append(f"others used {reading.foreign_cores:.1f} processors meanwhile")
     _check_ceiling(reading, contract, reference, found)
 
 

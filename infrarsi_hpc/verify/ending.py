@@ -100,7 +100,11 @@ def _of_run(run: Run, spec: TrialSpec) -> Ending:
     if run.stopped == "cancelled":
         return Ending(outcome=Outcome.CANCELLED, evidence=f"stopped after {_steps(run)}")
     diverged = _diverged(run)
+    if run.stopped == "memory":
+        return _of_memory(run, spec.limits)
     if is_complete(run):
+        if run.survivors:
+            return _of_survivors(run)
         return diverged or Ending(outcome=Outcome.OK)
     log = read_log(run.log_tail)
     causes = [f for f in log.findings if f.weight is Weight.CAUSE]
@@ -121,6 +125,26 @@ def _of_run(run: Run, spec: TrialSpec) -> Ending:
     if not has_failed:
         return _of_quiet_end(run)
     return _of_failure(run, log)
+
+
+def _of_memory(run: Run, limits: TrialLimits) -> Ending:
+    """Stopped by the agent: more than the limit, counting what the kernel's own limit on a process passes by."""
+    peaks = [peak or 0.0 for peak in run.peak_gib] or [0.0]
+    limit = limits.memory_gib or 0.0
+    text = f"used {max(peaks):.3f} GiB with its shared memory, files in memory and children; the limit is {limit:g} GiB"
+    bound = max(limit, *peaks)
+    return Ending(
+        outcome=Outcome.DEVICE_OOM, detail="limit", bound_gib=bound, rank=peaks.index(max(peaks)), evidence=text
+    )
+
+
+def _of_survivors(run: Run) -> Ending:
+    """What a program leaves running slows whatever is measured next, its own baseline included."""
+    num = len(run.survivors)
+    text = f"{num} process{'es' if num > 1 else ''} outlived the program and had to be ended: " + "; ".join(
+        run.survivors
+    )
+    return Ending(outcome=Outcome.REFUSED, evidence=text[:1000])
 
 
 def _diverged(run: Run) -> Ending | None:

@@ -40,6 +40,11 @@ def read(result: TrialResult, spec: TrialSpec) -> Reading:
     step_seconds = statistics.median(steady) if steady and is_timed else None
     peaks = [peak for run in result.runs for peak in run.peak_gib if _finite(peak) is not None and peak is not None]
     setups = [setup for run in result.runs if (setup := _finite(run.setup_seconds)) is not None]
+    loads = [
+        load + (_finite(run.stolen_cores) or 0.0)
+        for run in result.runs
+        if (load := _finite(run.foreign_cores)) is not None
+    ]
     evaluations = [run.evaluation_loss for run in result.runs if _finite(run.evaluation_loss) is not None]
     return Reading(
         step_seconds=step_seconds,
@@ -51,6 +56,7 @@ def read(result: TrialResult, spec: TrialSpec) -> Reading:
         setup_seconds=statistics.median(setups) if setups else None,
         losses=tuple(_finite(step.loss) for step in longest.steps),
         evaluation_loss=evaluations[-1] if evaluations else None,
+        foreign_cores=max(loads, default=None),
         phases=next((run.phases for run in result.runs if run.phases), None),
         device_seconds=_finite(result.device_seconds) or 0.0,
         num_parameters=longest.num_parameters,

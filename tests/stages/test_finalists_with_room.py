@@ -52,10 +52,12 @@ def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:
     assert with_room(replay(events), unlimited, fastest_first) == fastest_first
 
 
-def promotion_runs(finalist: Candidate, outcomes: list[str], elsewhere: Sequence[int] = ()) -> CampaignState:
+def promotion_runs(
+    finalist: Candidate, outcomes: list[str], elsewhere: Sequence[int] = (), disturbed: Sequence[str] = ()
+) -> CampaignState:
     """A promotion whose candidate arms ended so, pair by pair; its baseline arms are well.
 
-    The candidate arms of the pairs in `elsewhere` ran on another node.
+    The candidate arms of the pairs in `elsewhere` ran on another node, the trials in `disturbed` beside others' work.
     """
     trials, ends = [], []
     for pair, outcome in enumerate(outcomes, start=1):
@@ -67,6 +69,7 @@ def promotion_runs(finalist: Candidate, outcomes: list[str], elsewhere: Sequence
             end = {"outcome": outcome if arm == "candidate" else "ok", "bound_gib": None}
             node = "n2" if arm == "candidate" and pair in elsewhere else "n1"
             reading = {"slope_seconds": 1.0 if arm == "candidate" else 2.0, "step_seconds": 1.0}
+            reading["foreign_cores"] = 1.2 if name in disturbed else 0.1
             ends.append(
                 {"event": "finished", "trial": name, "attempt": 1, "ending": end, "node": node, "reading": reading}
             )
@@ -97,3 +100,11 @@ def test_a_pair_that_a_lost_job_split_over_two_nodes_is_no_pair() -> None:
     state = promotion_runs(finalist, ["ok"] * 4, elsewhere=[2, 3])
     assert len(pairs_of(state, finalist)) == 4, "naive: a slow node's baseline against a fast node's candidate"
     assert [baseline.plan.pair for baseline, _ in usable_pairs(state, finalist)] == [1, 4]
+
+
+def test_a_pair_with_others_at_work_beside_one_arm_is_no_pair() -> None:
+    finalist = Candidate(configuration={"delay": 0, "chunks": 1})
+    # beside the baseline of the first pair, the candidate of the second, and both arms of the third
+    state = promotion_runs(finalist, ["ok"] * 4, disturbed=["v0", "v3", "v4", "v5"])
+    assert len(pairs_of(state, finalist)) == 4, "naive: the baseline was slow, so the candidate is fast"
+    assert [baseline.plan.pair for baseline, _ in usable_pairs(state, finalist)] == [3, 4]

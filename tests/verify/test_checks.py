@@ -75,6 +75,12 @@ def test_a_little_better_or_worse_held_out_loss_is_believed(make_run, verdict_of
         assert verdict_of(make_run(evaluation_loss=loss)).is_believed
 
 
+def test_others_at_work_meanwhile_are_a_label_and_nothing_against_the_trial(make_run, verdict_of) -> None:
+    verdict = verdict_of(make_run().model_copy(update={"foreign_cores": 0.9, "stolen_cores": 0.2}))
+    assert verdict.is_believed
+    assert verdict.labels == ("others used 1.1 processors meanwhile",)
+
+
 # ---- work that nobody can count
 
 UNCOUNTED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [

@@ -365,3 +365,21 @@ def test_the_first_run_that_fails_decides(make_run, make_result, make_spec) -> N
 def test_an_error_with_numbers_stands_for_the_bare_headline_of_the_same_event() -> None:
     findings = find("[0] RuntimeError: CUDA error: out of memory\n" + TORCH_25)
     assert [f.detail for f in findings] == ["torch"]
+
+
+def test_a_program_that_leaves_a_process_behind_is_refused_though_it_ended_well(
+    make_run, make_result, make_spec
+) -> None:
+    left = make_run().model_copy(update={"survivors": ("python burn.py (4.2 s of processor time)",)})
+    ending = classify(make_result(left), make_spec())
+    assert ending.outcome is Outcome.REFUSED
+    assert "1 process outlived the program and had to be ended: python burn.py" in ending.evidence
+    crashed = left.model_copy(update={"exit_codes": (1,), "step_ends": (), "log_tail": "ValueError: no"})
+    assert classify(make_result(crashed), make_spec()).outcome is not Outcome.REFUSED, "it had no time to end them"
+
+
+def test_memory_beside_the_ranks_own_is_the_devices_limit(make_run, make_result, make_spec) -> None:
+    over = make_run().model_copy(update={"stopped": "memory", "exit_codes": (-9,), "peak_gib": (1.7,)})
+    ending = classify(make_result(over), make_spec())
+    assert (ending.label, ending.bound_gib) == ("device_oom/limit", 1.7)
+    assert "the limit is 1.5 GiB" in ending.evidence

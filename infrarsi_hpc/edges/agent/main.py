@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from infrarsi_hpc.edges.agent.processes import become_subreaper
 from infrarsi_hpc.edges.agent.surroundings import node_name, write_whole
 from infrarsi_hpc.edges.agent.trial import Bench, make_trial
 
@@ -148,4 +149,5 @@ def _sweep_scratch(root: Path) -> None:
 
 if __name__ == "__main__":
     # FOLDER ATTEMPT TASK [SCRATCH]
+    become_subreaper()
     print(run_task(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5]))

@@ -1,11 +1,10 @@
-"""A process's data memory, seen and limited from outside.
+"""A rank's memory, seen and limited from outside: its own data, and what it has mapped of shared memory.
 
-The quantity is VmData: what RLIMIT_DATA limits (Linux proc(5), getrlimit(2)), so peaks and limits lie on one axis.
-The kernel keeps a high-water mark of all mapped memory (VmPeak) but none of VmData; what is mapped and is not data
-(code, files, stacks) hardly moves after set-up, so the difference of the two gives the data's own peak exactly, however
-short it was. Samples are the fallback where set-up itself had mapped more than training does.
-
-Does not cover: memory of a rank's own child processes (data workers).
+The quantity is VmData, which RLIMIT_DATA limits (Linux proc(5), getrlimit(2)), so peaks and limits lie on one axis;
+shared memory, which that limit passes by, is added. The kernel keeps a high-water mark of all mapped memory (VmPeak)
+but none of VmData; what is mapped and is neither (code, files, stacks) hardly moves after set-up, so the difference
+gives the peak of both together exactly, however short it was. Samples are the fallback where set-up itself had mapped
+more than training does. What lies outside a rank (files in memory, its child processes) is handed in by who counts it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,27 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections.abc import Callable
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GIB = 2**30
 _FIELDS = (b"VmPeak:", b"VmSize:", b"VmData:", b"VmStk:")
 
 
-class DataMemory:
-    """The growth of one process's data memory since `mark`."""
+class RankMemory:
+    """The growth of one process's memory since `mark`.
+
+    Attributes
+    ----------
+    shared_bytes
+        Shared memory that it has mapped now.
+    outside_bytes
+        Its part of what the run holds outside its ranks' own memory now: files in memory, child processes.
+    apart_bytes
+        The part of `outside_bytes` that no rank has ever had mapped, so that it is in none's high-water mark.
+
+    All three are counted by `shared_memory` and set by `ranks`.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -29,6 +41,8 @@ class DataMemory:
         self._base_bytes: int | None = None
         self._mapped_peak_at_mark = 0
         self._stack_bytes = 0
+        self.shared_bytes = self.outside_bytes = self.apart_bytes = 0
+        self._shared_at_mark = self._outside_at_mark = self._apart_at_mark = 0
         self.peak_bytes = 0
 
     def _read_status(self) -> tuple[int, ...]:
@@ -40,31 +54,59 @@ class DataMemory:
                 found[name] = int(value.split()[0]) * 1024
         return tuple(found.values())
 
+    def _read_data(self) -> int:
+        # statm's sixth field is data plus stack; the stack was read at the mark
+        return int(os.pread(self._statm, 200, 0).split()[5]) * PAGE - self._stack_bytes
+
     def mark(self, limit_bytes: int | None) -> None:
         """Take the present use as the base, and limit growth from here on if asked."""
         self._mapped_peak_at_mark, _, self._base_bytes, self._stack_bytes = self._read_status()
+        self._shared_at_mark, self._outside_at_mark = self.shared_bytes, self.outside_bytes
+        self._apart_at_mark = self.apart_bytes
         if limit_bytes is not None:
             ceiling = self._base_bytes + limit_bytes
             resource.prlimit(self.pid, resource.RLIMIT_DATA, (ceiling, ceiling))
 
-    def sample(self) -> None:
-        """Look once at the present use. Silent when the process is gone."""
+    def sample(self, look: Callable[[], None] = lambda: None) -> None:
+        """Look once at the present use; `look` counts what is not its own data. Silent when the process is gone."""
         if self._base_bytes is None:
             return
         with contextlib.suppress(OSError, IndexError):
-            # statm's sixth field is data plus stack; the stack was read at the mark
-            used = int(os.pread(self._statm, 200, 0).split()[5]) * PAGE - self._stack_bytes
-            self.peak_bytes = max(self.peak_bytes, used - self._base_bytes)
+            before = self._read_data()
+            look()
+            # what was freed during the look and taken again as the other kind must not count twice
+            self._take(min(before, self._read_data()))
 
-    def settle(self) -> None:
+    def settle(self, look: Callable[[], None] = lambda: None) -> None:
         """Take in the peak since the mark from the kernel's own high-water mark."""
         if self._base_bytes is None:
+            look()
             return
         with contextlib.suppress(OSError):
-            mapped_peak, mapped, data, _ = self._read_status()
-            if mapped_peak > self._mapped_peak_at_mark:
-                self.peak_bytes = max(self.peak_bytes, mapped_peak - (mapped - data) - self._base_bytes)
-            self.peak_bytes = max(self.peak_bytes, data - self._base_bytes)
+            for _ in range(3):
+                before = self._read_status()
+                look()
+                mapped_peak, mapped, data, _ = after = self._read_status()
+                if before[1:3] == after[1:3]:  # else the look was of another moment than the figures
+                    if mapped_peak > self._mapped_peak_at_mark:
+                        neither = mapped - data - self.shared_bytes
+                        grown = mapped_peak - neither - self._base_bytes - self._shared_at_mark
+                        self.peak_bytes = max(self.peak_bytes, grown + self.apart_bytes - self._apart_at_mark)
+                    self._take(data)
+                    return
+
+    def _take(self, data: int) -> None:
+        assert self._base_bytes is not None
+        self.peak_bytes = max(self.peak_bytes, data - self._base_bytes + self.beside_bytes)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Growth, since the mark, of what the kernel's limit does not count."""
+        return self.shared_bytes + self.outside_bytes - self._shared_at_mark - self._outside_at_mark
+
+    def is_over(self, limit_bytes: int) -> bool:
+        """Whether it uses more than the limit with the help of what the kernel does not count against it."""
+        return self._base_bytes is not None and self.beside_bytes > 0 and self.peak_bytes > limit_bytes
 
     @property
     def peak_gib(self) -> float | None:

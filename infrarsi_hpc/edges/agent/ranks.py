@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from infrarsi_hpc.edges.agent.capture import Capture
-from infrarsi_hpc.edges.agent.memory import DataMemory
+from infrarsi_hpc.edges.agent.host_load import HostLoad, Load
+from infrarsi_hpc.edges.agent.memory import RankMemory
+from infrarsi_hpc.edges.agent.processes import (
+    LEAVING_SECONDS,
+    descendants,
+    descendants_now,
+    end_survivors,
+)
+from infrarsi_hpc.edges.agent.shared_memory import MemoryFiles, touched_shared_bytes
 
 HERE = Path(__file__).parent
 #: Memory is sampled so often; the peak itself comes from the kernel, step by step.
@@ -92,7 +100,7 @@ class Rank:
     probe_fd: int
     control_fd: int
     pid: int | None = None
-    memory: DataMemory | None = None
+    memory: RankMemory | None = None
     code: int | None = None
     step_ends: list[float] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -114,6 +122,10 @@ class Launch:
     idle_seconds: float
     memory_bytes: int | None
     probe: dict[str, Any] | None
+    #: Whether its memory is the trial's: on a GPU the allocator's own count is.
+    counts_memory: bool = False
+    #: Files that are the harness's own, wherever they lie.
+    is_ours: Callable[[str], bool] = lambda _: False
     #: Asked now and then; a true answer ends the run.
     is_cancelled: Callable[[], bool] = lambda: False
 
@@ -128,6 +140,9 @@ class Watched:
     stopped: str | None
     log_tail: str
     log_bytes: int
+    #: Processes that outlived the ranks, and were ended.
+    survivors: list[str]
+    load: Load | None
 
 
 def watch(warm: WarmPython, launch: Launch, log: Path) -> Watched:
@@ -145,10 +160,15 @@ class _Watch:
         self.started = 0.0
         self.last_sign = 0.0
         self._pending: list[Rank] = []
+        self._files = MemoryFiles(launch.is_ours)
+        self._ever_mapped: set[int] = set()
+        #: The agent's own helpers: all that comes to its processes later is the program's.
+        self._before = descendants(os.getpid())
 
     def run(self) -> Watched:
         self.selector.register(self.warm.socket, selectors.EVENT_READ, ("warm", None))
         port = _free_port()
+        load = HostLoad()
         self.started = self.last_sign = time.monotonic()
         for index in range(self.launch.num_ranks):
             self._start(index, port)
@@ -175,8 +195,13 @@ class _Watch:
                 else:
                     self._take_probe(rank)
         wall = max(rank.exited_at or 0.0 for rank in self.ranks) - self.started
+        seen = load.so_far()
         self._drain()
-        return Watched(self.ranks, wall, self.started, self.stopped, self.capture.finish(), self.capture.num_bytes)
+        # what we stopped had no time to end its helpers
+        leaving = 0.0 if self.stopped is not None else LEAVING_SECONDS
+        survivors = end_survivors(os.getpid(), self._before, leaving=leaving)
+        tail = self.capture.finish()
+        return Watched(self.ranks, wall, self.started, self.stopped, tail, self.capture.num_bytes, survivors, seen)
 
     def _start(self, index: int, port: int) -> None:
         log_read, log_write = os.pipe()
@@ -224,7 +249,7 @@ class _Watch:
                 rank = self._pending.pop(0)
                 rank.pid = int(message["pid"])
                 with contextlib.suppress(OSError):
-                    rank.memory = DataMemory(rank.pid)
+                    rank.memory = RankMemory(rank.pid)
             case "exited":
                 for rank in self.ranks:
                     if rank.pid is not None and rank.pid == message["pid"]:
@@ -266,8 +291,9 @@ class _Watch:
 
     def _understand(self, rank: Rank, message: dict[str, Any], now: float) -> None:
         self.last_sign = now
-        if rank.memory is not None:
-            rank.memory.settle()
+        if self.launch.counts_memory and rank.memory is not None:
+            rank.memory.settle(self._look_outside)
+            self._check_memory()
         match message.get("event"):
             case "setup":
                 rank.setup_at = now
@@ -285,14 +311,49 @@ class _Watch:
 
     # ---- limits
 
+    def _look_outside(self) -> None:
+        """What the ranks have mapped of shared memory, and what the run holds outside their own: files and children."""
+        ranks = {rank.pid: rank.memory for rank in self.ranks if rank.pid is not None and rank.memory is not None}
+        below = [pid for pid in descendants_now(self.warm.process.pid) if pid not in ranks and pid not in self._before]
+        of_ranks: set[int] = set()
+        for pid, memory in ranks.items():
+            if touched_shared_bytes(pid) or memory.shared_bytes:
+                mapped = self._files.mapped(pid)
+                memory.shared_bytes = mapped.shared_bytes
+                of_ranks |= {area.inode for area in mapped.shared}
+        self._ever_mapped |= of_ranks
+        of_children: set[int] = set()
+        children = 0
+        # what compiles before the first step or in it is no part of training
+        is_training = all(rank.steps for rank in self.ranks)
+        for pid in below:
+            mapped = self._files.mapped(pid)
+            children += mapped.private if is_training else 0
+            children += sum(area.share for area in mapped.shared if area.inode not in of_ranks)
+            of_children |= {area.inode for area in mapped.shared}
+        files = self._files.unmapped_bytes([*ranks, *below], of_ranks | of_children)
+        apart = children + sum(size for inode, size in files.items() if inode not in self._ever_mapped)
+        outside = children + sum(files.values())
+        for memory in ranks.values():
+            memory.outside_bytes, memory.apart_bytes = outside // len(self.ranks), apart // len(self.ranks)
+
+    def _check_memory(self) -> None:
+        limit = self.launch.memory_bytes
+        if limit is not None and any(r.memory is not None and r.memory.is_over(limit) for r in self.ranks):
+            self.stopped = self.stopped or "memory"
+
     def _sample(self) -> None:
         for rank in self.ranks:
             if rank.memory is not None and rank.code is None:
-                rank.memory.sample()
+                rank.memory.sample(self._look_outside if rank.memory.beside_bytes else lambda: None)
 
     def _check_limits(self, now: float) -> None:
         dead = [rank for rank in self.ranks if rank.code not in (None, 0)]
         reason = None
+        if self.launch.counts_memory:
+            self._look_outside()
+            self._sample()
+            self._check_memory()
         if self.launch.is_cancelled():
             reason = "cancelled"
         elif dead and now - max(rank.exited_at or now for rank in dead) > GRACE_SECONDS:

@@ -23,6 +23,7 @@ from infrarsi_hpc.edges.agent.copies import (
     extract_commit,
     hash_tree,
 )
+from infrarsi_hpc.edges.agent.host_load import WAIT_SECONDS, HostLoad, wait_until_quiet
 from infrarsi_hpc.edges.agent.ranks import Launch, Rank, WarmPython, Watched, WorkloadPythonError, watch
 from infrarsi_hpc.edges.agent.surroundings import clean_environment, node_name, write_whole
 
@@ -36,6 +37,7 @@ class Bench:
     def __init__(self, scratch: Path, is_cancelled: Callable[[], bool]) -> None:
         self.scratch = scratch
         self.is_cancelled = is_cancelled
+        self.is_host_busy = False
         self._pristine: dict[tuple[str, str], Path] = {}
         self._digests: dict[Path, dict[str, str]] = {}
         self._warm: dict[tuple[Any, ...], WarmPython] = {}
@@ -128,6 +130,7 @@ def _was_told_to_stop(bench: Bench, result: dict[str, Any]) -> bool:
 
 def _make_runs(spec: dict[str, Any], folder: Path, scratch: Path, bench: Bench, result: dict[str, Any]) -> None:
     code = scratch / "code"
+    load = HostLoad()
     try:
         pristine = bench.pristine(spec["project"], spec["baseline_commit"])
         copy_tree(pristine, code)
@@ -147,6 +150,7 @@ def _make_runs(spec: dict[str, Any], folder: Path, scratch: Path, bench: Bench, 
         warm = bench.warm(spec["python"] or sys.executable, tuple(spec["warm_imports"]), environment)
     except WorkloadPythonError as error:
         raise _Problem("agent", str(error)) from error
+    _check_host(spec, load, bench, result)
     for index, length in enumerate(spec["lengths"]):
         weights = scratch / f"weights-{index}.pt"
         # caches and temporary files of its own for every run: a compile that only the first one pays bends the slope
@@ -162,9 +166,22 @@ def _make_runs(spec: dict[str, Any], folder: Path, scratch: Path, bench: Bench, 
             if run["evaluation_loss"] is None and bench.is_cancelled():
                 raise _Problem("cancelled", "stopped while the final weights were being evaluated")
         result["runs"].append(run)
-        if stopped is not None or any(code != 0 for code in run["exit_codes"]):
+        if stopped is not None or run["survivors"] or any(code != 0 for code in run["exit_codes"]):
             break
     _check_locked(spec, code, "locked_files_after")
+
+
+def _check_host(spec: dict[str, Any], load: HostLoad, bench: Bench, result: dict[str, Any]) -> None:
+    """Look at what others do on this host before anything is timed; runs that decide wait for it to pass, once a batch.
+
+    A host that stayed busy once is busy: waiting before every run would take longer than the runs.
+    """
+    seen = load.so_far()
+    is_deciding = spec["purpose"] in ("verify", "baseline")
+    if is_deciding and not bench.is_host_busy and seen is not None and not seen.is_quiet:
+        seen = wait_until_quiet(WAIT_SECONDS, bench.is_cancelled)
+        bench.is_host_busy = seen is not None and not seen.is_quiet
+    result["foreign_cores_before"] = seen.foreign_cores if seen is not None else None
 
 
 def _check_locked(spec: dict[str, Any], code: Path, kind: str) -> None:
@@ -216,6 +233,8 @@ def _one_run(
             idle_seconds=limits["idle_seconds"],
             memory_bytes=int(limits["memory_gib"] * GIB) if is_limited else None,
             probe=probe,
+            counts_memory=spec["device"] == "cpu",
+            is_ours=lambda path: path == str(weights) or path.startswith(f"{folder}/"),
             is_cancelled=bench.is_cancelled,
         ),
         folder / "log.txt",
@@ -248,6 +267,9 @@ def _run_record(spec: dict[str, Any], length: int, seen: Watched) -> dict[str, A
         "phases": first.get("phases"),
         "log_tail": seen.log_tail,
         "log_bytes": seen.log_bytes,
+        "survivors": seen.survivors,
+        "foreign_cores": seen.load.foreign_cores if seen.load else None,
+        "stolen_cores": seen.load.stolen_cores if seen.load else None,
     }
 
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 MAX_REQUEST = 1 << 18
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def serve(connection: socket.socket) -> None:
@@ -189,6 +190,8 @@ def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not needed before the fork
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]  # noqa: PTH100
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # whatever a rank starts stays below this process, where the agent finds it
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for name in sys.argv[2:]:
         try:
             importlib.import_module(name)
