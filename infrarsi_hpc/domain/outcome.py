@@ -53,6 +53,10 @@ RETRIED = frozenset({Outcome.INFRA, Outcome.CANCELLED, Outcome.UNKNOWN})
 CONFIRMED = frozenset({("device_oom", "lib_alloc")})
 
 
+#: How the evidence of an ending that is `ok` begins when another witness saw something else.
+TAINTED = "tainted: "
+
+
 class Ending(BaseModel):
     """How one attempt ended, with the line that shows it.
 
@@ -66,6 +70,11 @@ class Ending(BaseModel):
     bound_gib: float | None = None
     rank: int | None = None
     evidence: str = ""
+
+    @property
+    def is_tainted(self) -> bool:
+        """Whether it ended well and yet something was killed beside it: it counts, and decides nothing by itself."""
+        return self.outcome is Outcome.OK and self.evidence.startswith(TAINTED)
 
     @property
     def wants_confirmation(self) -> bool:

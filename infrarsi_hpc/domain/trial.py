@@ -129,6 +129,8 @@ class Run(_Record):
     log_bytes: int = 0
     #: Processes that outlived the ranks and were ended, as command lines with their processor time.
     survivors: tuple[str, ...] = ()
+    #: Processes of the job that the kernel killed meanwhile because the job was over its host memory.
+    host_oom_kills: int = 0
     #: Processors' worth of other programs' work meanwhile, and of what a hypervisor gave to other machines.
     foreign_cores: float | None = None
     stolen_cores: float | None = None

@@ -14,7 +14,14 @@ from typing import Any
 
 from infrarsi_hpc.domain.job import JobId, JobRecord
 from infrarsi_hpc.domain.outcome import ACTIONS, Ending, Outcome
-from infrarsi_hpc.edges.slurm.config_text import PartitionOffer, parse_config, parse_partitions, parse_sinfo
+from infrarsi_hpc.edges.slurm.config_text import (
+    SINFO_FORMAT,
+    PartitionOffer,
+    headless_rows,
+    parse_config,
+    parse_partitions,
+    parse_sinfo,
+)
 from infrarsi_hpc.edges.slurm.json_text import parse_json
 from infrarsi_hpc.edges.slurm.sacct_text import (
     RETURNING,
@@ -26,6 +33,7 @@ from infrarsi_hpc.edges.slurm.sacct_text import (
 from infrarsi_hpc.edges.slurm.sbatch_text import classify_refusal, is_refusal_text, parse_submission
 from infrarsi_hpc.edges.slurm.squeue_text import SqueueAnswer, parse_squeue, squeue_errors
 from infrarsi_hpc.edges.slurm.tables import read_table
+from infrarsi_hpc.edges.slurm.wait_reasons import meaning
 from infrarsi_hpc.errors import InputRefused
 from infrarsi_hpc.verify.job_ending import NEEDS_END_MARK, ending_of_record
 
@@ -241,9 +249,14 @@ def _submitted(text: str, _: str | None) -> Explained | None:
 def _partitions(text: str, _: str | None) -> Explained | None:
     offers = parse_partitions(text) if "PartitionName=" in text else parse_sinfo(text)
     evidence = f"{len(offers)} partitions: " + ", ".join(offer.name for offer in offers[:20])
-    return _said(
-        "ok", "partitions", evidence, "goes into the site profile's [[partition]]", [_offer(o) for o in offers]
-    )
+    findings = [_offer(o) for o in offers]
+    headless = None if "PARTITION" in text.upper() else headless_rows(text)
+    if headless is not None:
+        evidence += "; sinfo without its header, columns told by what stands in them"
+        columns = ", ".join(map(str, headless.unknown_columns))
+        note = f"columns {columns} are left out: nothing shows what they are; ask " if columns else "better ask "
+        findings.append({"note": f"{note}sinfo --format='{SINFO_FORMAT}', with its header"})
+    return _said("ok", "partitions", evidence, "goes into the site profile's [[partition]]", findings)
 
 
 def _offer(offer: PartitionOffer) -> Explained:
@@ -299,6 +312,9 @@ def _row(record: JobRecord, ending: Ending, is_final: bool) -> Explained:
         "name": record.name,
         "steps": [state.value for state in record.step_states],
     }
+    if record.state.is_waiting and record.reason:
+        means = meaning(record.reason)
+        row["waiting"] = {"kind": means.kind, "words": means.words}
     if record.state.value == "COMPLETED":
         row["note"] = NEEDS_END_MARK
     return row

@@ -97,7 +97,10 @@ def pairs_of(state: CampaignState, finalist: Candidate) -> list[tuple[TrialRecor
 
 
 def usable_pairs(state: CampaignState, finalist: Candidate) -> list[tuple[TrialRecord, TrialRecord]]:
-    """Pairs whose arms ran in one allocation on one node, beside the same load of others'; the rest is replaced."""
+    """Pairs whose arms ran untainted, in one allocation on one node, beside the same load of others'.
+
+    The rest is replaced.
+    """
     where = {(v.trial, v.attempt): (v.node, v.round, v.submission) for v in state.visits}
 
     def place(arm: TrialRecord) -> object:
@@ -106,7 +109,9 @@ def usable_pairs(state: CampaignState, finalist: Candidate) -> list[tuple[TrialR
     return [
         (baseline, candidate)
         for baseline, candidate in pairs_of(state, finalist)
-        if place(baseline) == place(candidate) and not is_uneven(baseline.reading, candidate.reading)
+        if place(baseline) == place(candidate)
+        and not is_uneven(baseline.reading, candidate.reading)
+        and not any(arm.ending is not None and arm.ending.is_tainted for arm in (baseline, candidate))
     ]
 
 

@@ -22,6 +22,7 @@ from infrarsi_hpc.edges.slurm.commands import SlurmCommands, clean_variables
 from infrarsi_hpc.edges.slurm.config_text import SINFO_FORMAT
 from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
 from infrarsi_hpc.edges.slurm.sbatch_text import classify_refusal, parse_submission
+from infrarsi_hpc.edges.slurm.wait_reasons import meaning
 from infrarsi_hpc.edges.user_folders import cache_folder
 from infrarsi_hpc.stages.site_claims import claim_findings, gpu_findings, private_file_findings
 from infrarsi_hpc.stages.site_findings import Finding, probe_findings
@@ -263,7 +264,6 @@ def _never_ran(state: str, waited: float) -> Finding:
         "InvalidAccount": ("user.account", "the account may not be used here"),
         "InvalidQOS": ("user.qos", "the QOS may not be used here"),
         "Reservation": ("partition.reservation", "the reservation is not active, or not yours"),
-        "ReqNodeNotAvail": ("partition.constraint", "the nodes asked for are down or reserved"),
     }
     hit = next((value for name, value in fields.items() if reason.strip("()").startswith(name)), None)
     if hit is None and reason.startswith(("Assoc", "QOS")):
@@ -271,6 +271,6 @@ def _never_ran(state: str, waited: float) -> Finding:
     what = f"the probe did not end within {waited:.0f} s; it was {state or 'never seen in the queue'}, and is cancelled"
     if hit is not None:
         return Finding("wrong", what, hit[0], hit[1])
-    fix = "the queue is long: try again with --wait, or another --partition"
+    fix = f"{meaning(reason).words}: try again with --wait, or another --partition"
     finding = Finding("wrong", what, "", fix)
     return finding if word != "RUNNING" else replace(finding, field="environment.setup", fix="a setup line hangs")

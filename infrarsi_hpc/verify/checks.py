@@ -74,6 +74,8 @@ def judge(
     if ending.outcome is not Outcome.OK:
         return _of_ending(ending)
     found = Findings()
+    if ending.is_tainted:
+        found.labels.append(ending.evidence)
     _check_patches(spec, contract, patches, found)
     _check_runs(result, spec, found)
     _check_model(result, reference, found)

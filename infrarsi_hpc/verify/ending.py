@@ -13,7 +13,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from infrarsi_hpc.domain.outcome import Ending, Outcome
+from infrarsi_hpc.domain.outcome import TAINTED, Ending, Outcome
 from infrarsi_hpc.domain.trial import Run, TrialLimits, TrialResult, TrialSpec
 from infrarsi_hpc.verify.log_evidence import Finding, LogEvidence, Weight, read_log
 from infrarsi_hpc.verify.readings import is_complete
@@ -43,7 +43,14 @@ def classify(result: TrialResult, spec: TrialSpec) -> Ending:
         return Ending(outcome=Outcome.INFRA, evidence=text)
     logs = [read_log(run.log_tail) for run in result.runs]
     retries = [f.evidence for log in logs for f in (*log.findings, *log.handled) if f.outcome is Outcome.DEVICE_OOM]
-    return Ending(outcome=Outcome.OK, evidence=f"recovered from: {retries[0]}" if retries else "")
+    warnings = [_near_host_limit(log) for log in logs if log.warnings]
+    said = [f"recovered from: {retries[0]}"] if retries else []
+    if (kills := sum(run.host_oom_kills for run in result.runs)) > 0:
+        num = f"{kills} process{'es' if kills > 1 else ''}"
+        said.insert(
+            0, f"{TAINTED}all ranks came to their end, and {num} beside them had been killed for the host's memory"
+        )
+    return Ending(outcome=Outcome.OK, evidence="; ".join([*said, *warnings[:1]]))
 
 
 def classify_log(text: str, limits: TrialLimits | None = None, peaks_gib: Sequence[float | None] = ()) -> Ending:
@@ -68,9 +75,16 @@ def classify_log(text: str, limits: TrialLimits | None = None, peaks_gib: Sequen
             ending = Ending(outcome=Outcome.CRASHED, rank=rank, evidence=evidence)
     elif first is not None:
         ending = Ending(outcome=first.outcome, detail=first.detail, rank=first.rank, evidence=first.evidence)
+    if ending.outcome is Outcome.UNKNOWN and first is None and log.warnings:
+        ending = ending.model_copy(update={"evidence": _near_host_limit(log)})
     if ending.rank is None and ending.outcome in (Outcome.DEVICE_OOM, Outcome.CRASHED, Outcome.DIVERGED):
         ending = ending.model_copy(update={"rank": log.root_rank})
     return ending
+
+
+def _near_host_limit(log: LogEvidence) -> str:
+    """The page cache counts against a step's memory too, and is given back when it is asked for."""
+    return f"near the limit on the host's memory, a warning and no ending: {log.warnings[0]}"
 
 
 # ---- before any run

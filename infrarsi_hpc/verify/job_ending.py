@@ -11,7 +11,7 @@ Does not cover: a scheduler that lies.
 from __future__ import annotations
 
 from infrarsi_hpc.domain.job import JobRecord, JobState
-from infrarsi_hpc.domain.outcome import Ending, Outcome
+from infrarsi_hpc.domain.outcome import TAINTED, Ending, Outcome
 from infrarsi_hpc.verify.ending import classify_log
 
 NEEDS_END_MARK = "success needs our own end mark: COMPLETED says only that the batch script's last command succeeded"
@@ -78,9 +78,18 @@ def ending_of_job(record: JobRecord, log: str = "") -> Ending:
 def with_witness(ending: Ending, record: JobRecord | None) -> Ending:
     """An ending read from a result, corrected by how the job ended where the result cannot know.
 
-    A rank that was killed from outside or an agent that was told to stop sees no reason; Slurm does.
+    A rank that was killed from outside or an agent that was told to stop sees no reason; Slurm does. Where all ranks
+    have left their end marks and Slurm says that the job was over its memory, a helper was killed and no rank: what was
+    measured is kept as tainted, and no promotion rests on it.
     """
-    if record is None or ending.outcome not in (Outcome.UNKNOWN, Outcome.CANCELLED):
+    if record is None:
+        return ending
+    if ending.outcome is Outcome.OK and not ending.is_tainted:
+        alone = ending_of_record(record)
+        if alone.outcome is Outcome.HOST_OOM:
+            text = f"{TAINTED}all ranks came to their end, and a process beside them was killed: {alone.evidence}"
+            return ending.model_copy(update={"evidence": "; ".join(filter(None, (text, ending.evidence)))})
+    if ending.outcome not in (Outcome.UNKNOWN, Outcome.CANCELLED):
         return ending
     alone = ending_of_record(record)
     return alone if alone.outcome not in (Outcome.UNKNOWN, Outcome.CRASHED) else ending

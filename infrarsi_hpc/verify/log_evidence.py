@@ -19,7 +19,7 @@ from functools import lru_cache
 from infrarsi_hpc.domain.outcome import Outcome
 from infrarsi_hpc.verify.log_lines import Line, lines_of, raw_lines, read_line
 from infrarsi_hpc.verify.log_memory import Allocation, read_allocation, read_peak, to_gib
-from infrarsi_hpc.verify.log_table import HANDLED, QUOTED, ROWS, SOURCE, Row, Weight, may_speak
+from infrarsi_hpc.verify.log_table import HANDLED, NEAR_HOST_LIMIT, QUOTED, ROWS, SOURCE, Row, Weight, may_speak
 
 __all__ = ["Finding", "LogEvidence", "Weight", "find", "lines_of", "read_log"]
 
@@ -41,6 +41,10 @@ _CPU_REQUEST = re.compile(
 )
 _ARRAY = re.compile(r"MemoryError: Unable to allocate (\d{1,9}(?:\.\d{0,6})?) (bytes|KiB|MiB|GiB|TiB)")
 _USAGE = re.compile(r"[\w./-]{1,200}(?: [\w.-]{1,80}){0,3}: error: .")
+_KILLED = re.compile(r"\bKilled\b|SIGKILL|-9\b|137\b|SIGNAL: 9\b")
+MAX_WARNINGS = 100
+#: More than any one card or process is asked for in earnest, where the log does not say how large the card is.
+OVERSIZED_GIB = 1024.0
 _MEMORY = (Outcome.DEVICE_OOM, Outcome.HOST_OOM)
 
 
@@ -55,8 +59,9 @@ class Finding:
     rank: int | None = None
     requested_gib: float | None = None
     allocated_gib: float | None = None
-    #: A cap on the allocator that the text names.
+    #: A cap on the allocator that the text names, and the card's size.
     cap_gib: float | None = None
+    total_gib: float | None = None
     #: The process's own memory ran out: whose fault that is depends on who set the limit.
     is_process_memory: bool = False
     #: `(kind, key)`, where the line has a time.
@@ -71,6 +76,8 @@ class LogEvidence:
     findings: list[Finding] = field(default_factory=list)
     #: Memory that ran out and of which the program says that it went on.
     handled: list[Finding] = field(default_factory=list)
+    #: What came near something and is no outcome by itself.
+    warnings: list[str] = field(default_factory=list)
     #: By rank, the last line that names an error and no more, with its place in the log.
     errors: dict[int | None, tuple[int, str]] = field(default_factory=dict)
     #: The line with which an argument parser refused the command line.
@@ -100,7 +107,7 @@ def read_log(text: str) -> LogEvidence:
     """
     evidence = LogEvidence()
     found: dict[Weight, list[Finding]] = {weight: [] for weight in Weight}
-    has_usage = is_root = False
+    has_usage = is_root = has_timed_out = False
     raws = raw_lines(text)
     for number, raw in enumerate(raws):
         if not may_speak(raw.lower()):
@@ -112,8 +119,15 @@ def read_log(text: str) -> LogEvidence:
                 evidence.root_rank, is_root = int(root[1]), False
             if (peak := read_peak(line.text)) is not None:
                 evidence.peaks_gib[line.rank] = max(peak, evidence.peaks_gib.get(line.rank, 0.0))
+            if NEAR_HOST_LIMIT.search(line.text) is not None:
+                if len(evidence.warnings) < MAX_WARNINGS:
+                    evidence.warnings.append(_shown(line.text, 0))
+                continue
             finding, is_handled = _finding(line, raws[number + 1 : number + 1 + WRAPPED_LINES])
             if finding is not None:
+                has_timed_out = has_timed_out or (finding.outcome is Outcome.TIMEOUT and finding.detail == "hang")
+                if has_timed_out and _is_debris(finding):
+                    finding = _after_a_time_out(finding)
                 kept = evidence.handled if is_handled else found[finding.weight]
                 if len(kept) < MAX_FINDINGS:
                     kept.append(finding)
@@ -123,12 +137,41 @@ def read_log(text: str) -> LogEvidence:
             if has_usage and evidence.usage is None and _USAGE.match(line.text):
                 evidence.usage = line.text[:MAX_EVIDENCE]
     evidence.findings = _ordered(found)
+    if evidence.warnings:
+        evidence.findings = [_explained(f, evidence.warnings[0]) for f in evidence.findings]
     return evidence
 
 
 def find(text: str) -> list[Finding]:
     """Everything in a log that explains an ending, the best explanation first."""
     return read_log(text).findings
+
+
+def _is_debris(finding: Finding) -> bool:
+    """A request for more than any card has, or than this one: its size came out of a buffer that was never filled."""
+    most = finding.total_gib or OVERSIZED_GIB
+    is_memory = finding.outcome in _MEMORY or finding.outcome is Outcome.CRASHED
+    return is_memory and finding.requested_gib is not None and finding.requested_gib > most
+
+
+def _after_a_time_out(finding: Finding) -> Finding:
+    text = f"a request of {finding.requested_gib:.3g} GiB, after a collective had timed out: {finding.evidence}"
+    return replace(
+        finding,
+        outcome=Outcome.TIMEOUT,
+        detail="hang",
+        weight=Weight.CONSEQUENCE,
+        evidence=text[:MAX_EVIDENCE],
+        requested_gib=None,
+    )
+
+
+def _explained(finding: Finding, warning: str) -> Finding:
+    """A kill that nobody explains, in a step that had come to its limit on the host's memory: that was it."""
+    if finding.outcome is not Outcome.UNKNOWN or _KILLED.search(finding.evidence) is None:
+        return finding
+    evidence = f"{warning} {finding.evidence}"[:MAX_EVIDENCE]
+    return replace(finding, outcome=Outcome.HOST_OOM, detail="cgroup", weight=Weight.FAULT, evidence=evidence)
 
 
 # ---- one line
@@ -192,6 +235,12 @@ def _process_memory(line: Line, match: re.Match[str], requested_gib: float) -> F
 
 
 def _of_allocation(allocation: Allocation, line: Line, start: int) -> Finding:
+    if allocation.is_absurd:
+        shown = (
+            f"a request of {allocation.requested_gib:.3g} GiB, which no setting asks for: {_shown(line.text, start)}"
+        )
+        requested = allocation.requested_gib
+        return Finding(Outcome.CRASHED, None, Weight.FAULT, shown[:MAX_EVIDENCE], line.rank, requested, time=line.time)
     detail = "fraction_cap" if allocation.cap_gib is not None else "hip" if allocation.backend == "HIP" else "torch"
     shown = _shown(line.text, start)
     outcome = Outcome.DEVICE_OOM
@@ -213,6 +262,7 @@ def _of_allocation(allocation: Allocation, line: Line, start: int) -> Finding:
         allocation.requested_gib,
         allocation.allocated_gib,
         allocation.cap_gib,
+        allocation.total_gib,
         time=line.time,
     )
 

@@ -23,6 +23,9 @@ HIDDEN_GIB = 2.0
 #: Free memory above a request is no paradox while it is less than this share of the card: the card was full.
 ROUNDING_SHARE = 0.01
 
+#: No tensor of a training run is as large as this, a pebibyte.
+ABSURD_GIB = 2.0**20
+
 _REQUEST = re.compile(rf"\b(CUDA|HIP|[A-Z]{{3}}|MPS backend) out of memory\b.{{0,200}}?Tried to allocate {SIZE}")
 _TOTAL = re.compile(rf"total capaci?ty of {SIZE}|{SIZE} total capacity")  # torch 2.1 wrote "capacty"
 _FREE = re.compile(rf"of which {SIZE} is free|{SIZE} free")
@@ -56,6 +59,12 @@ class Allocation:
     foreign_gib: float | None
     is_paradox: bool
     free_gib: float | None
+    total_gib: float | None = None
+
+    @property
+    def is_absurd(self) -> bool:
+        """Whether no setting asks for so much: a size that was read from memory which something else has written."""
+        return self.requested_gib >= ABSURD_GIB
 
 
 def read_allocation(text: str) -> Allocation | None:
@@ -85,7 +94,7 @@ def read_allocation(text: str) -> Allocation | None:
         foreign = _foreign(text, total, free, reserved)
         if foreign is not None and (free or 0.0) + foreign < requested:
             foreign = None  # alone on the card it would not have fitted either
-    return Allocation(request[1], requested, allocated, cap, foreign, is_paradox, free)
+    return Allocation(request[1], requested, allocated, cap, foreign, is_paradox, free, total)
 
 
 def read_peak(text: str) -> float | None:

@@ -47,7 +47,27 @@ def _own(text: str, outcome: Outcome = Outcome.HOST_OOM, detail: str | None = "a
 
 _HARDWARE_XID = r"(?:48|6[234]|74|79|8[01]|9[2345]|119|120|14\d)"
 
+#: Said by a step that has come near its limit on the host's memory at some time: the page cache counts too, and the
+#: program may have finished. By itself no outcome; beside a kill that nobody explains it is the explanation.
+NEAR_HOST_LIMIT = re.compile(r"(?i)exceeded (?:job|step) memory limit at some point")
+
 ROWS = (
+    # ---- on-chip memory of a generated kernel: a kernel's settings on this type of GPU, and no use of its memory
+    _row(
+        r"out of resources?: |LAUNCH_OUT_OF_RESOURCES|LaunchOutOfResources|too many resources requested for launch|"
+        r"uses too (?:much shared data|many registers)|MaxDynamicSharedMemorySize|No valid triton configs|"
+        r"local memory (?:limit exceeded|\(\d{1,12}\) exceeds limit)",
+        Outcome.INVALID,
+        "kernel_resources",
+    ),
+    _row(
+        r"(?i)\b(?:kernel|block|CTA|SM|multiprocessor)\b.{0,80}\b(?:shared memory|smem|registers)\b.{0,80}"
+        r"(?:exceed|too (?:much|many|large)|limit|maximum|available)|"
+        r"\b(?:shared memory|smem|LDS|registers)\b.{0,80}(?:\bhardware limit|"
+        r"exceed.{0,40}\b(?:per[- ](?:block|SM|thread)|opt-?in|device|hardware|maximum)\b)",
+        Outcome.INVALID,
+        "kernel_resources",
+    ),
     # ---- shared memory: says "no space" and "cannot allocate", and is neither the disk nor the heap
     _row(r"insufficient shared memory|out of shared memory|shared memory limit", Outcome.HOST_OOM, "shm"),
     _row(
@@ -115,6 +135,28 @@ ROWS = (
     _own(r"OOM when allocating tensor|failed to allocate memory for (?:the )?host"),
     # a thread's stack counts as data memory too (seen with RLIMIT_DATA: libgomp and autograd start theirs lazily)
     _own(r"can't start new thread|Thread creation failed|pthread_create failed", Outcome.CRASHED, None),
+    # ---- the node could not set the job up: nothing of the program has run
+    _row(
+        r"(?:execve\(\)|exec failed|(?:can't|cannot|could not|unable to) open).{0,300}slurm_script\b.{0,40}No such|"
+        r"slurm_script\b.{0,20}: (?:No such file|Stale|Input/output error|Permission denied)|"
+        r"(?i:(?:could not|unable to|failed to) (?:open|create|write|find|read) (?:the )?(?:batch|job) script)",
+        Outcome.INFRA,
+    ),
+    _row(
+        r"\b(?:container|namespace)_[pg]_\w+\b|(?i:job_container(?:/tmpfs)?: .{0,200}(?:error|fail|No such))|"
+        r"(?i:slurm\w*: error: .{0,40}\b(?:mkdir|mount|unshare|setns|chdir)\(.{0,300}(?:No such|fail|denied|No space))",
+        Outcome.INFRA,
+    ),
+    _row(
+        r"(?i)slurm\w*: error: .{0,200}(?:could not|unable to|failed to) (?:join|create|mount|unshare|enter|open) "
+        r".{0,80}(?:namespace|container|job'?s? (?:folder|directory|tmp)|tmpfs)",
+        Outcome.INFRA,
+    ),
+    _row(
+        r"(?i)\b(?:prolog|epilog)\b.{0,60}(?:fail|error|(?:exit|returned) status [1-9])|"
+        r"\bspank\b.{0,120}(?:plugin|init)\w*\b.{0,60}fail",
+        Outcome.INFRA,
+    ),
     # ---- refused at launch
     _row(
         r"(?i)\berror: (?:unrecognized arguments|the following arguments are required|argument -)",
@@ -135,11 +177,6 @@ ROWS = (
         "launch",
     ),
     # ---- kernels and compilers
-    _row(
-        r"out of resources?: |too many resources requested for launch|uses too much shared data",
-        Outcome.INVALID,
-        "kernel_resources",
-    ),
     _row(
         r"torch\._(?:dynamo|inductor)\.exc\.|BackendCompilerFailed|InductorError|CppCompileError|LoweringException|"
         r"\bLLVM ERROR\b|No working C\+\+ compiler|triton\.compiler\.errors|\ACompilationError: at|"
@@ -183,7 +220,12 @@ ROWS = (
     _row(rf"NVRM: Xid.{{0,60}}: {_HARDWARE_XID}\b", Outcome.INFRA),
     _row(r"NVRM: Xid.{0,60}: \d", Outcome.CRASHED, None, Weight.FAULT),
     _row(r"(?i)nvlink.{0,40}(?:fatal|error detected)|system not yet initialized", Outcome.INFRA),
-    _row(r"all CUDA-capable devices are busy|no CUDA-capable device|No CUDA GPUs are available", Outcome.INFRA),
+    _row(
+        r"CUDA-capable device(?:\(s\)|s)?(?: is/are| are| is)? busy|no CUDA-capable device|No CUDA GPUs are available|"
+        r"cudaErrorDevicesUnavailable|CUDA_ERROR_(?:DEVICE_UNAVAILABLE|NO_DEVICE)|hipErrorNoDevice|"
+        r"(?i:device(?:\(s\))? (?:is|are|is/are) (?:in use|busy) (?:by another|or unavailable))",
+        Outcome.INFRA,
+    ),
     _row(
         r"Driver/library version mismatch|Failed to initialize NVML|communicate with the NVIDIA driver", Outcome.INFRA
     ),
@@ -277,7 +319,8 @@ _STEMS = (
     "struct", "interrupt", "unsupported", "shutdown", "read-only", "unknown", "alloc", "terminated", "reachable",
     "thread", "fatal", "abort", "dumped", "stuck", "segment", "rank  ", "initialized", "minimum", "service not",
     "resolution", "network", "root cause", "missing", "invalid", "argument", "no kernel", "fallen off", "too much",
-    "too many", "too old", "insufficient", "handle", "state:",
+    "too many", "too old", "register", "smem", "shared memory", "exceeds", "triton", "container", "prolog", "epilog",
+    "spank", "slurm_script", "unavailable", "in use", "insufficient", "handle", "state:",
 )
 # fmt: on
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b")
@@ -294,7 +337,8 @@ def may_speak(lowered: str) -> bool:
 #: Words with which a program says that it went on.
 HANDLED = re.compile(
     r"(?i)\b(?:re-?try(?:ing)?(?! (?:count|limit|exc))|try(?:ing)? again|skipp(?:ed|ing)|handled|recover(?:ed|ing)|"
-    r"f(?:a|e)ll(?:ing|s)? ?back|reducing|halving|ignor(?:ed|ing)|(?:will )?continu(?:e|ing)|non-fatal)\b"
+    r"f(?:a|e)ll(?:ing|s)? ?back|reducing(?! block sizes?|.{0,60}may help)|halving|ignor(?:ed|ing)|"
+    r"(?:will )?continu(?:e|ing)|non-fatal)\b"
 )
 #: A sample of the training data, or a line of source in a traceback, speaks of errors that are not this run's.
 QUOTED = re.compile(

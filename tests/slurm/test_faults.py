@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from slurm_batches import Bench, agent_started, label
 from slurm_cluster import Cluster, wait_for
-from tiny_program import make_tiny_project
+from tiny_program import commit_all, git, make_tiny_project
 
+from infrarsi_hpc.domain.outcome import Outcome
 from infrarsi_hpc.domain.trial import TrialLimits
 from infrarsi_hpc.edges import batches
 from infrarsi_hpc.errors import SiteError
@@ -151,6 +152,35 @@ def test_memory_of_the_device_is_ours_and_not_the_jobs(slurm: Cluster, tmp_path:
     assert ending.label == "device_oom/limit"
     assert ending.bound_gib is not None
     assert 0.02 <= ending.bound_gib < 0.1, "the limit, or what was held and asked for at once"
+
+
+def test_a_helper_that_is_killed_for_the_hosts_memory_taints_a_trial_that_ended_well(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path)
+    project = tmp_path / "torch"
+    make_tiny_project(project)
+    program = project / "prog" / "__main__.py"
+    eats = """import subprocess
+subprocess.run([sys.executable, "-S", "-c", "held = b'x' * (1500 << 20)"])
+for step in range(args.steps):"""
+    program.write_text(program.read_text().replace("for step in range(args.steps):", eats))
+    commit_all(project)
+    spec = bench.spec("t1").model_copy(
+        update={
+            "project": str(project),
+            "baseline_commit": git(project, "rev-parse", "HEAD"),
+            "warm_imports": ("torch", "torch._dynamo"),
+            "lengths": (4,),
+        }
+    )
+    running = bench.submit([spec])
+    taken = running.results()["t1"]
+    assert taken.result is not None
+    ending = classify(taken.result, spec)
+    assert ending.outcome is Outcome.OK, "naive: host_oom, though every rank came to its end"
+    assert ending.is_tainted
+    slurm.wait_for_record(running.id, "OUT_OF_MEMORY")
 
 
 def test_a_job_that_a_person_cancels_is_cancelled(slurm: Cluster, bench: Bench) -> None:

@@ -53,7 +53,11 @@ def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:
 
 
 def promotion_runs(
-    finalist: Candidate, outcomes: list[str], elsewhere: Sequence[int] = (), disturbed: Sequence[str] = ()
+    finalist: Candidate,
+    outcomes: list[str],
+    elsewhere: Sequence[int] = (),
+    disturbed: Sequence[str] = (),
+    tainted: Sequence[str] = (),
 ) -> CampaignState:
     """A promotion whose candidate arms ended so, pair by pair; its baseline arms are well.
 
@@ -67,6 +71,7 @@ def promotion_runs(
             plan = {"trial": name, "candidate": candidate.model_dump(mode="json"), "lengths": [4, 20], "seed": 1}
             trials.append(plan | {"finalist": finalist.id, "pair": pair, "arm": arm})
             end = {"outcome": outcome if arm == "candidate" else "ok", "bound_gib": None}
+            end["evidence"] = "tainted: a helper was killed" if name in tainted else ""
             node = "n2" if arm == "candidate" and pair in elsewhere else "n1"
             reading = {"slope_seconds": 1.0 if arm == "candidate" else 2.0, "step_seconds": 1.0}
             reading["foreign_cores"] = 1.2 if name in disturbed else 0.1
@@ -108,3 +113,9 @@ def test_a_pair_with_others_at_work_beside_one_arm_is_no_pair() -> None:
     state = promotion_runs(finalist, ["ok"] * 4, disturbed=["v0", "v3", "v4", "v5"])
     assert len(pairs_of(state, finalist)) == 4, "naive: the baseline was slow, so the candidate is fast"
     assert [baseline.plan.pair for baseline, _ in usable_pairs(state, finalist)] == [3, 4]
+
+
+def test_a_pair_with_a_tainted_arm_is_no_pair() -> None:
+    finalist = Candidate(configuration={"delay": 0, "chunks": 1})
+    state = promotion_runs(finalist, ["ok"] * 3, tainted=["v3"])
+    assert [baseline.plan.pair for baseline, _ in usable_pairs(state, finalist)] == [1, 3]

@@ -8,8 +8,11 @@ import pytest
 
 from infrarsi_hpc.domain.outcome import DETAILS, Outcome
 from infrarsi_hpc.domain.trial import TrialLimits
+from infrarsi_hpc.verify.checks import judge
 from infrarsi_hpc.verify.ending import classify, classify_log
 from infrarsi_hpc.verify.log_evidence import find, lines_of
+from infrarsi_hpc.verify.readings import read
+from infrarsi_hpc.verify.reference import reference_of_seed
 
 OWN_LIMIT = TrialLimits(memory_gib=1.5, memory_set_by="harness", wall_seconds=300, idle_seconds=60)
 
@@ -383,3 +386,24 @@ def test_memory_beside_the_ranks_own_is_the_devices_limit(make_run, make_result,
     ending = classify(make_result(over), make_spec())
     assert (ending.label, ending.bound_gib) == ("device_oom/limit", 1.7)
     assert "the limit is 1.5 GiB" in ending.evidence
+
+
+def test_a_killed_helper_taints_what_its_ranks_measured(make_run, make_result, make_spec, contract, doctor) -> None:
+    run = make_run().model_copy(update={"host_oom_kills": 1})
+    result, spec = make_result(run), make_spec()
+    ending = classify(result, spec)
+    assert (ending.outcome, ending.is_tainted) == (Outcome.OK, True)
+    verdict = judge(
+        result, spec, ending, read(result, spec), contract, reference_of_seed(doctor, spec.seed), patches=()
+    )
+    assert verdict.is_believed
+    assert verdict.labels == (ending.evidence,), "and it says so"
+
+
+def test_memory_near_the_hosts_limit_is_a_word_beside_a_run_that_ended_well(make_run, make_result, make_spec) -> None:
+    log = (
+        "slurmstepd: error: Exceeded step memory limit at some point. Step may have been partially swapped out to disk."
+    )
+    ending = classify(make_result(make_run().model_copy(update={"log_tail": log})), make_spec())
+    assert ending.outcome is Outcome.OK
+    assert "near the limit on the host's memory, a warning" in ending.evidence

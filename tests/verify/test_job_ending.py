@@ -88,3 +88,16 @@ def test_a_kill_at_the_jobs_memory_without_cgroups_is_the_hosts() -> None:
 def test_slurm_explains_what_a_result_cannot_know(outcome: Outcome, state: JobState, label: str) -> None:
     assert with_witness(Ending(outcome=outcome), JobRecord(JobId(7), state)).label == label
     assert with_witness(Ending(outcome=outcome), None).outcome is outcome
+
+
+def test_end_marks_of_all_ranks_beside_a_job_over_its_memory_are_a_tainted_measurement() -> None:
+    record = JobRecord(JobId(7), S.OUT_OF_MEMORY, exit_code=0, signal=125)
+    ending = with_witness(Ending(outcome=Outcome.OK, evidence="recovered from: x"), record)
+    assert ending.outcome is Outcome.OK, "naive: host_oom, or the witness is forgotten"
+    assert ending.is_tainted
+    assert "7 OUT_OF_MEMORY 0:125" in ending.evidence
+    assert "recovered from: x" in ending.evidence
+    assert with_witness(ending, record) == ending
+    well = with_witness(Ending(outcome=Outcome.OK), JobRecord(JobId(7), S.COMPLETED, exit_code=0, signal=0))
+    assert not well.is_tainted
+    assert not Ending(outcome=Outcome.HOST_OOM, evidence="tainted: no").is_tainted

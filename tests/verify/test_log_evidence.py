@@ -136,7 +136,25 @@ TEXTS = [
     ("slurmstepd: error: Exceeded job memory limit", "host_oom/cgroup"),
     ("slurmstepd: error: Job 701 exceeded memory limit (8391000 > 8388608), being killed", "host_oom/cgroup"),
     ("slurmstepd: error: Step 701.0 exceeded memory limit (8391000 > 8388608), being killed", "host_oom/cgroup"),
-    ("slurmstepd: error: Exceeded step memory limit at some point.", "host_oom/cgroup"),
+    ("slurmstepd: error: Exceeded step memory limit at some point.", "unknown"),  # the page cache counts too
+    ("slurmstepd: error: Exceeded job memory limit at some point. Job may have been partially swapped out", "unknown"),
+    ("slurmstepd: error: Exceeded step memory limit at some point.\nsrun: error: g002: task 3: Killed", "host_oom/cgroup"),
+    # ---- the node could not begin
+    ("slurmstepd: error: execve(): /tmp/slurmd/job88233/slurm_script: No such file or directory", "infra"),
+    ("slurmstepd: error: execve(): /var/spool/slurmd/job7/slurm_script: No such file or directory", "infra"),
+    ("slurmd[g1]: error: Could not open script /var/spool/job7/slurm_script: No such file or directory", "infra"),
+    ("slurmstepd: error: execve(): python3: No such file or directory", "invalid/launch"),
+    ("/var/spool/slurmd/job7/slurm_script: line 12: python3: command not found", "invalid/launch"),
+    ("slurmstepd: error: container_p_join: open failed /scratch/88234/.active: No such file or directory", "infra"),
+    ("slurmstepd: error: container_g_join failed: 88234", "infra"),
+    ("slurmstepd: error: container_p_join: setns failed: /scratch/1/.ns: Invalid argument", "infra"),
+    ("slurmstepd: error: job_container/tmpfs: _create_ns: mount failed", "infra"),
+    ("slurmstepd: error: failed to create job's tmpfs", "infra"),
+    ("slurmstepd: error: mkdir(/scratch/job7): No space left on device", "infra"),
+    ("slurmd: error: Job 7 prolog failed with exit status 1", "infra"),
+    ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "infra"),
+    ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", "infra"),
+    ("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy or unavailable", "infra"),
     ("kernel: Memory cgroup out of memory: Killed process 77 (python) total-vm:90kB, anon-rss:80kB", "host_oom/cgroup"),
     ("Out of memory: Killed process 77 (python) total-vm:90kB, anon-rss:80kB", "host_oom/cgroup"),
     ("[12345.678901] python invoked oom-killer: gfp_mask=0xcc0", "host_oom/cgroup"),
@@ -155,6 +173,18 @@ TEXTS = [
     ("RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode: No space left on device", "host_oom/shm"),
     ("NCCL WARN Error: failed to extend /dev/shm/nccl-Ab1 to 9637892 bytes", "host_oom/shm"),
     ("g1 kernel: pcieport 0000:00: PCIe Bus Error: severity=Corrected", "unknown"),
+    ("It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.", "host_oom/shm"),
+    # ---- on-chip memory of a generated kernel: neither the host's nor the device's
+    ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376.", "invalid/kernel_resources"),
+    ("OutOfMemoryError: out of resource: triton_mm Required: 131072 Hardware limit:101376 Reducing block sizes", "invalid/kernel_resources"),
+    ("torch._inductor.exc.InductorError: RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: triton_tem", "invalid/kernel_resources"),
+    ("ptxas error   : Entry function 'fused' uses too much shared data (0x18000 bytes, 0xc000 max)", "invalid/kernel_resources"),
+    ("RuntimeError: CUDA error: too many resources requested for launch", "invalid/kernel_resources"),
+    ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "invalid/kernel_resources"),
+    ("error: local memory (73728) exceeds limit (65536) in function 'fused'", "invalid/kernel_resources"),
+    ("RuntimeError: kernel needs 233472 bytes of shared memory, which exceeds the 166912 available", "invalid/kernel_resources"),
+    ("ValueError: shared memory of 200000 bytes exceeds the opt-in maximum per block", "invalid/kernel_resources"),
+    ("RuntimeError: 300 registers exceed the hardware maximum of 255 per thread", "invalid/kernel_resources"),
     # ---- stopped
     ("slurmstepd: error: *** JOB 704 ON g003 CANCELLED AT 2031-01-01T09:00:00 DUE TO TIME LIMIT ***", "timeout/limit"),
     ("slurmstepd-g003: error: *** STEP 704.0 ON g003 CANCELLED AT 2031-01-01T09:00:00 DUE TO TIME LIMIT ***", "timeout/limit"),
@@ -339,6 +369,11 @@ CHAINS = [
     ("an exception, then a core file", "[rank1]: KeyError: 'w'\nAborted (core dumped)\n", "crashed", 1),
     ("a core file alone", "free(): invalid pointer\nAborted (core dumped)\n", "crashed", None),
     ("time limit, then what it broke", "*** JOB 7 ON g CANCELLED AT T DUE TO TIME LIMIT ***\n*** STEP 7.0 ON g CANCELLED AT T DUE TO TIME LIMIT ***\nsrun: error: g: tasks 0-3: Terminated\n[rank1]: KeyError: 'w'", "timeout/limit", None),
+    ("a device that another held, then the others' end", "[rank4]: RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 293814 got signal: 15\n", "infra", 4),
+    ("watchdog, then a size out of a buffer that was never filled", WATCHDOG + "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8388608.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 30.00 GiB is free.", "timeout/hang", 0),
+    ("watchdog, then more than the host has", WATCHDOG + "[rank3]: RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904 bytes.", "timeout/hang", 0),
+    ("a size out of nowhere", "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8388608.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 30.00 GiB is free.", "crashed", 3),
+    ("more than the card has, and no time-out before it", "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 30.00 GiB is free. Including non-PyTorch memory, this process has 49.00 GiB memory in use. Of the allocated memory 48.00 GiB is allocated by PyTorch, and 0.10 GiB is reserved by PyTorch but unallocated.", "device_oom/torch", 3),
     ("loaded all the same", "ModuleNotFoundError: No module named 'apex'\n[rank1]: " + oom(), "device_oom/torch", 1),
 ]  # fmt: skip
 
@@ -491,9 +526,12 @@ HARD = [
 def test_time_grows_with_length_alone(piece) -> None:
     def seconds(num_chars: int) -> float:
         text = piece * (num_chars // len(piece))
-        start = time.process_time()
-        classify_log(text)
-        return time.process_time() - start
+        taken = []
+        for _ in range(3):  # the best of three: what else the machine does only adds
+            start = time.process_time()
+            classify_log(text)
+            taken.append(time.process_time() - start)
+        return min(taken)
 
     short, long = max(seconds(100_000), 0.02), seconds(800_000)
     assert long < 40 * short, "naive patterns would take 64 times as long"

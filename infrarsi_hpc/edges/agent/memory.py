@@ -13,6 +13,7 @@ import contextlib
 import os
 import resource
 from collections.abc import Callable
+from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GIB = 2**30
@@ -117,3 +118,35 @@ class RankMemory:
         """Give the file descriptors back."""
         os.close(self._statm)
         os.close(self._status)
+
+
+def host_oom_kills() -> int:
+    """How many processes of this one's memory cgroup, and below, the kernel has killed for memory so far.
+
+    Linux, Control Group v2, memory.events; v1, memory.oom_control. Zero where neither can be read.
+    """
+    try:
+        rows = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return 0
+    for _, controllers, path in rows:
+        if controllers == "":
+            found = _oom_kills(Path(f"/sys/fs/cgroup{path}/memory.events"))
+        elif "memory" in controllers.split(","):
+            found = _oom_kills(Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control"))
+        else:
+            continue
+        if found is not None:
+            return found
+    return 0
+
+
+def _oom_kills(path: Path) -> int | None:
+    try:
+        for line in path.read_text().splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    except (OSError, ValueError):
+        pass
+    return None

@@ -17,7 +17,7 @@ from typing import Any
 
 from infrarsi_hpc.edges.agent.capture import Capture
 from infrarsi_hpc.edges.agent.host_load import HostLoad, Load
-from infrarsi_hpc.edges.agent.memory import RankMemory
+from infrarsi_hpc.edges.agent.memory import RankMemory, host_oom_kills
 from infrarsi_hpc.edges.agent.processes import (
     LEAVING_SECONDS,
     descendants,
@@ -143,6 +143,7 @@ class Watched:
     #: Processes that outlived the ranks, and were ended.
     survivors: list[str]
     load: Load | None
+    host_oom_kills: int
 
 
 def watch(warm: WarmPython, launch: Launch, log: Path) -> Watched:
@@ -168,7 +169,7 @@ class _Watch:
     def run(self) -> Watched:
         self.selector.register(self.warm.socket, selectors.EVENT_READ, ("warm", None))
         port = _free_port()
-        load = HostLoad()
+        load, kills = HostLoad(), host_oom_kills()
         self.started = self.last_sign = time.monotonic()
         for index in range(self.launch.num_ranks):
             self._start(index, port)
@@ -201,7 +202,17 @@ class _Watch:
         leaving = 0.0 if self.stopped is not None else LEAVING_SECONDS
         survivors = end_survivors(os.getpid(), self._before, leaving=leaving)
         tail = self.capture.finish()
-        return Watched(self.ranks, wall, self.started, self.stopped, tail, self.capture.num_bytes, survivors, seen)
+        return Watched(
+            ranks=self.ranks,
+            wall_seconds=wall,
+            started=self.started,
+            stopped=self.stopped,
+            log_tail=tail,
+            log_bytes=self.capture.num_bytes,
+            survivors=survivors,
+            load=seen,
+            host_oom_kills=max(0, host_oom_kills() - kills),
+        )
 
     def _start(self, index: int, port: int) -> None:
         log_read, log_write = os.pipe()

@@ -268,6 +268,7 @@ def _run_record(spec: dict[str, Any], length: int, seen: Watched) -> dict[str, A
         "log_tail": seen.log_tail,
         "log_bytes": seen.log_bytes,
         "survivors": seen.survivors,
+        "host_oom_kills": seen.host_oom_kills,
         "foreign_cores": seen.load.foreign_cores if seen.load else None,
         "stolen_cores": seen.load.stolen_cores if seen.load else None,
     }

@@ -128,6 +128,8 @@ def parse_partitions(text: str) -> list[PartitionOffer]:
 def parse_sinfo(text: str) -> list[PartitionOffer]:
     """Read sinfo, our own columns or its default table; rows of a partition with the same GPUs are joined.
 
+    Rows without a header (`sinfo --noheader`) are read where their cells show what they are: `headless_rows`.
+
     Raises
     ------
     ValueError
@@ -135,6 +137,8 @@ def parse_sinfo(text: str) -> list[PartitionOffer]:
     """
     table = read_table(text, ("partition", "nodes")) or read_table(text, ("partition", "gres"))
     rows = list(table.rows) if table else _plain_rows(text)
+    if not rows and (headless := headless_rows(text)) is not None:
+        rows = headless.rows
     if not rows:
         raise ValueError("no header of sinfo's with PARTITION")
     joined: dict[tuple[str, tuple[Gpus, ...]], PartitionOffer] = {}
@@ -219,6 +223,78 @@ def _plain_rows(text: str) -> list[dict[str, str]]:
         elif names and len(words) == len(names):
             rows.append(dict(zip(names, words, strict=True)))
     return rows
+
+
+@dataclass(frozen=True)
+class HeadlessRows:
+    """A table of sinfo's without its header, by columns that their cells show; the others are in no row."""
+
+    rows: list[dict[str, str]]
+    unknown_columns: tuple[int, ...]
+    separator: str
+
+
+#: What every cell of a column must look like; the first kind that fits a column, and is still free, is its name.
+_SHAPES = (
+    ("avail", re.compile(r"up|down|drain|inact")),
+    (
+        "timelimit",
+        re.compile(
+            r"infinite|(?:[0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}|[0-9]{1,3}:[0-9]{2}|[0-9]+-[0-9]{1,2}(?::[0-9]{2})?"
+        ),
+    ),
+    (
+        "state",
+        re.compile(
+            r"(?:alloc(?:ated)?|idle|mix(?:ed)?|down|drain(?:ed|ing)?|drng|comp(?:leting)?|resv|reserved|maint|unk(?:nown)?|"
+            r"plnd|planned|fail|inval|boot)[*~#!%$@^+-]{0,2}"
+        ),
+    ),
+    ("gres", re.compile(r"\(null\)|(?:[A-Za-z][\w./-]*:)[\w.:(),/=-]*")),
+    ("cpusstate", re.compile(r"(?:[0-9]+/){3}[0-9]+")),
+    ("oversubscribe", re.compile(r"(?:NO|YES|FORCE|EXCLUSIVE)(?::[0-9]+)?")),
+)
+_PARTITION_NAME = re.compile(r"[A-Za-z][\w.:+-]{0,99}\*?")
+_NODE_LIST = re.compile(r"[A-Za-z][\w.-]*(?:\[[0-9,-]+\])?[\w.,\[\]-]*")
+_COUNT = re.compile(r"[0-9]{1,9}\+?")
+
+
+def headless_rows(text: str) -> HeadlessRows | None:
+    """Rows of sinfo without a header, separated by one of the usual signs; none where they are not clearly that.
+
+    The first column names a partition, and one of availability, time limit, state or GRES must be there: other tables
+    have none of them. Which of several columns of numbers holds nodes, processors or memory, nothing shows.
+    """
+    lines = [line.strip() for line in clean_lines(text) if line.strip()]
+    for separator in ("|", ";", "\t", "^", ","):
+        cells = [[cell.strip() for cell in line.split(separator)] for line in lines[:10_000]]
+        if not cells or len(cells[0]) < 3 or len({len(row) for row in cells}) > 1:
+            continue
+        columns = [list(column) for column in zip(*cells, strict=True)]
+        if not all(_PARTITION_NAME.fullmatch(cell) for cell in columns[0]):
+            continue
+        names = _names_of(columns)
+        if {"avail", "timelimit", "state", "gres"} & set(names.values()):
+            rows = [{name: row[at] for at, name in names.items()} for row in cells]
+            unknown = tuple(at + 1 for at in range(len(columns)) if at not in names)
+            return HeadlessRows(rows, unknown, separator)
+    return None
+
+
+def _names_of(columns: list[list[str]]) -> dict[int, str]:
+    names = {0: "partition"}
+    for at, column in enumerate(columns[1:], start=1):
+        for name, shape in _SHAPES:
+            if name not in names.values() and all(shape.fullmatch(cell) for cell in column):
+                names[at] = name
+                break
+    counts = [at for at, column in enumerate(columns) if at not in names and all(map(_COUNT.fullmatch, column))]
+    if len(counts) == 1:
+        names[counts[0]] = "nodes"
+    lists = [at for at, column in enumerate(columns) if at not in names and all(map(_NODE_LIST.fullmatch, column))]
+    if len(lists) == 1:
+        names[lists[0]] = "nodelist"
+    return names
 
 
 def _number(text: str) -> int | None:

@@ -41,6 +41,18 @@ _ERROR = re.compile(
 )
 _PURGED = re.compile(r"Invalid job id specified", re.I)
 _CLUSTER = re.compile(r"CLUSTER: *([A-Za-z0-9][A-Za-z0-9_.-]{0,99})")
+#: Columns of squeue's tables: the last may hold blanks, as names may; the forms of the others tell where those end.
+_LAST = ("NODELIST(REASON)", "REASON", "NODELIST")
+_FORMS = {
+    "NAME": r"\S.*?", "STATE": "[A-Z_]+", "ST": "[A-Z]{1,2}", "NODES": "[0-9]+", "TIME": "(?:[0-9][0-9:-]*|INVALID)",
+    **dict.fromkeys(("TIME_LIMIT", "TIME_LIMI", "TIMELIMIT"), "(?:[0-9][0-9:-]*|[A-Z_a-z]+)"),
+}  # fmt: skip
+_COLUMNS = {
+    "JOBID": "jobid", "PARTITION": "partition", "NAME": "name", "USER": "user", "STATE": "state", "ST": "state",
+    "TIME": "time", "TIME_LIMIT": "time_limit", "TIME_LIMI": "time_limit", "TIMELIMIT": "time_limit",
+    "NODES": "nodes", "START_TIME": "start_time", "SUBMIT_TIME": "submit_time", "NODELIST": "nodelist",
+    "REASON": "reason", "NODELIST(REASON)": "rest", "COMMENT": "comment",
+}  # fmt: skip
 _PLAIN_ROW = re.compile(
     r" *(?P<jobid>\S+) +(?P<partition>\S+) +(?P<name>\S.*?) +(?P<user>\S+) +(?P<state>[A-Z_]+) +"
     r"(?P<time>[0-9][0-9:-]*|INVALID)(?: +(?P<limit>UNLIMITED|[0-9:-]+:[0-9:-]+))? +"
@@ -96,6 +108,7 @@ def _records(text: str) -> tuple[tuple[JobRecord, ...], tuple[str, ...], tuple[s
     clusters: list[str] = []
     unreadable: list[str] = []
     cluster, has_header = "", False
+    pattern: re.Pattern[str] | None = None
     table = next((t for needed in (("jobid",), ("array_job_id",)) if (t := read_table(text, needed))), None)
     known = dict(zip(table.lines, table.rows, strict=True)) if table else {}
     for line in clean_lines(text):
@@ -107,7 +120,8 @@ def _records(text: str) -> tuple[tuple[JobRecord, ...], tuple[str, ...], tuple[s
             continue
         if table is not None and line not in known:
             continue  # the header, and what stands above it
-        row = known.get(line) or _row(line)
+        pattern = _pattern(line) or pattern
+        row = known.get(line) or _row(line, pattern)
         if row is None:
             has_header = has_header or {"JOBID", "NAME"} <= set(line.split())
             if has_header or records or "|" in line:
@@ -122,16 +136,35 @@ def _records(text: str) -> tuple[tuple[JobRecord, ...], tuple[str, ...], tuple[s
     return tuple(records), tuple(clusters), tuple(unreadable)
 
 
-def _row(line: str) -> Mapping[str, str] | None:
-    """A line of our own form, or of squeue's default table."""
+def _pattern(header: str) -> re.Pattern[str] | None:
+    """How rows below a header of squeue's read: blanks may stand in a job's name and in the last column alone."""
+    names = header.split()
+    if not {"JOBID", "NAME"} <= set(names) or len(names) > 40 or len(set(names)) < len(names):
+        return None
+    cells = []
+    for name in names:
+        key = _COLUMNS.get(name)
+        if name == names[-1] and name in _LAST:
+            cells.append(rf"(?: +(?P<{key}>\S.*?))?")
+            continue
+        form = _FORMS.get(name, r"\S+")
+        cells.append((r" +" if cells else r" *") + (f"(?P<{key}>{form})" if key else form))
+    return re.compile("".join(cells) + " *")
+
+
+def _row(line: str, pattern: re.Pattern[str] | None) -> Mapping[str, str] | None:
+    """A line of our own form, of a table whose header was seen, or of squeue's default table."""
     cells = line.split("|", len(FIELDS) - 1)
     if len(cells) == len(FIELDS):
         return dict(zip(FIELDS.values(), (cell.strip() for cell in cells), strict=True))
-    match = _PLAIN_ROW.fullmatch(line) if len(line) < 2000 else None
+    if len(line) >= 2000:
+        return None
+    if pattern is not None and (match := pattern.fullmatch(line)) and read(parse_id, match["jobid"]) is not None:
+        row = {name: cell or "" for name, cell in match.groupdict().items()}
+        return row | _nodes_or_reason(row.pop("rest")) if "rest" in row else row
+    match = _PLAIN_ROW.fullmatch(line)
     if match is None or read(parse_id, match["jobid"]) is None:
         return None
-    rest = (match["rest"] or "").strip()
-    is_reason = rest.startswith("(")
     return {
         "jobid": match["jobid"],
         "name": match["name"],
@@ -139,9 +172,15 @@ def _row(line: str) -> Mapping[str, str] | None:
         "time": match["time"],
         "time_limit": match["limit"] or "",
         "nodes": match["nodes"],
-        "nodelist": "" if is_reason else rest,
-        "reason": rest.strip("()") if is_reason else "",
+        **_nodes_or_reason(match["rest"] or ""),
     }
+
+
+def _nodes_or_reason(cell: str) -> dict[str, str]:
+    """`NODELIST(REASON)`: the nodes of a job that has some, in parentheses the reason of one that waits."""
+    cell = cell.strip()
+    is_reason = cell.startswith("(") and cell.endswith(")")
+    return {"nodelist": "" if is_reason else cell, "reason": cell[1:-1] if is_reason else ""}
 
 
 def _jobs(row: Mapping[str, str], cluster: str) -> tuple[JobId, ...]:

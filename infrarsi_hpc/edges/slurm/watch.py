@@ -18,6 +18,7 @@ from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
 from infrarsi_hpc.edges.slurm.sacct_text import RETURNING, read_sacct, sacct_problem
 from infrarsi_hpc.edges.slurm.squeue_text import FORMAT as SQUEUE_FORMAT
 from infrarsi_hpc.edges.slurm.squeue_text import parse_squeue
+from infrarsi_hpc.edges.slurm.wait_reasons import meaning
 
 #: A record in a state that jobs come back from is final only after it stood for so long.
 RETURN_SECONDS = 20.0
@@ -28,15 +29,6 @@ MISSING_SECONDS = 30.0
 MIN_PAUSE_SECONDS = 1.0
 #: Accounts that answer with errors for so long are done without.
 ACCOUNTS_SECONDS = 600.0
-#: Reasons of a waiting job that do not pass by themselves (squeue(1), JOB REASON CODES).
-_STUCK = frozenset(
-    {
-        "AssociationJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
-        "JobHeldAdmin", "JobHeldUser", "JobLaunchFailure", "PartitionDown", "PartitionInactive", "PartitionNodeLimit",
-        "PartitionTimeLimit", "QOSJobLimit", "QOSResourceLimit", "QOSTimeLimit", "ReqNodeNotAvail",
-        "launch failed requeued held",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -185,11 +177,11 @@ class Watch:
         return {}
 
     def _say_why_it_waits(self, record: JobRecord) -> None:
-        if record.reason in _STUCK and record.reason not in self._reasons:
+        means = meaning(record.reason)
+        if means.kind != "passes" and record.reason not in self._reasons:
             self._reasons.add(record.reason)
-            self.said(
-                f"job {record.job} waits for what may never come: {record.reason} (scontrol show job {record.job})"
-            )
+            lead = "waits for what may never come" if means.kind == "never" else "waits"
+            self.said(f"job {record.job} {lead}: {record.reason}: {means.words} (scontrol show job {record.job})")
 
     def _index(self, job: JobId) -> int:
         return job.task if job.task is not None else 0

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrarsi_hpc.edges.slurm.config_text import Gpus, parse_config, parse_gpus, parse_partitions, parse_sinfo
+from infrarsi_hpc.edges.slurm.config_text import (
+    Gpus,
+    headless_rows,
+    parse_config,
+    parse_gpus,
+    parse_partitions,
+    parse_sinfo,
+)
 
 CONFIG = """Configuration data as of 2031-05-01T10:00:00
 AccountingStorageType   = accounting_storage/slurmdbd
@@ -111,3 +118,33 @@ def test_any_text_is_read_or_a_value_error(text: str) -> None:
                 parse(begun + text)
             except ValueError:
                 continue
+
+
+HEADLESS = {
+    "|": "gpu*|up|2-00:00:00|12|gpu:a100:4(S:0-1)|n[1-12]\ndebug|up|30:00|2|(null)|d[1-2]\n",
+    ";": "gpu*;up;2-00:00:00;12;gpu:a100:4;n[1-12]\ndebug;up;30:00;2;(null);d[1-2]\n",
+}
+
+
+@pytest.mark.parametrize("separator", HEADLESS)
+def test_sinfo_without_its_header_is_read_where_cells_show_what_they_are(separator: str) -> None:
+    gpu, debug = parse_sinfo(HEADLESS[separator])
+    assert (gpu.name, gpu.is_default, gpu.max_time_seconds, gpu.num_nodes) == ("gpu", True, 172800, 12)
+    assert (gpu.gpus, len(gpu.nodes)) == ((Gpus("a100", 4),), 12)
+    assert (debug.name, debug.max_time_seconds, debug.num_nodes, debug.gpus) == ("debug", 1800, 2, ())
+
+
+def test_numbers_that_could_be_nodes_or_processors_or_memory_are_left_out() -> None:
+    text = "gpu*|up|2-00:00:00|12|64|515000|gpu:a100:4\n"
+    [gpu] = parse_sinfo(text)
+    assert (gpu.num_nodes, gpu.cpus_per_node, gpu.memory_gib_per_node) == (None, None, None), "naive: 12 processors"
+    found = headless_rows(text)
+    assert found is not None
+    assert found.unknown_columns == (4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "text", ["a|b|c\n", "1|up|2\n", "gpu|up\n", "gpu*|x|y\n", "gpu|up|1\ngpu|up\n", "", "410024;willow\n"]
+)
+def test_what_is_not_clearly_sinfos_is_not_taken_for_it(text: str) -> None:
+    assert headless_rows(text) is None

@@ -124,6 +124,34 @@ def test_tables_with_a_header_are_read_as_well(name: str) -> None:
     assert (answer.records[3].nodes, answer.records[3].elapsed_seconds) == (("n1", "n2"), 3723)
 
 
+WIDE = """\
+             JOBID            PARTITION                 NAME     USER    STATE     TIME TIME_LIMI  NODES   PRIORITY           START_TIME                                   NODELIST(REASON)
+           8724936                  gpu             infrarsi    me PENDING     0:00      5:00      1     689130  2032-02-01T18:32:40          (ReqNodeNotAvail, UnavailableNodes:r34n5)
+           8724937                  gpu        a name (blanks)    me PENDING     0:00      5:00      1     689129  2032-02-01T18:32:40   (ReqNodeNotAvail, May be reserved for other job)
+           8724938                  gpu             infrarsi    me PENDING     0:00      5:00      1     689129                  N/A   (Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions)
+           8724939                  gpu             infrarsi    me PENDING     0:00      5:00      1     689129                  N/A   (PartitionDown)
+           8724935                  gpu             infrarsi    me RUNNING     1:22      5:00      1     689100  2032-02-01T18:27:40                                              r34n5
+"""  # noqa: E501
+
+
+def test_reasons_with_blanks_and_commas_are_kept_whole_whatever_columns_a_site_shows() -> None:
+    answer = parse_squeue(WIDE, None)
+    assert answer.unreadable == ()
+    assert [(r.job.number, r.reason, r.nodes, r.name) for r in answer.records] == [
+        (8724936, "ReqNodeNotAvail, UnavailableNodes:r34n5", (), "infrarsi"),
+        (8724937, "ReqNodeNotAvail, May be reserved for other job", (), "a name (blanks)"),
+        (
+            8724938,
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            (),
+            "infrarsi",
+        ),
+        (8724939, "PartitionDown", (), "infrarsi"),
+        (8724935, "", ("r34n5",), "infrarsi"),
+    ], "naive: what stands behind an unknown column is lost"
+    assert answer.records[4].elapsed_seconds == 82
+
+
 @given(st.text(), st.none() | st.text(), st.integers(-9, 255))
 def test_any_text_is_taken(stdout: str, stderr: str | None, returncode: int) -> None:
     parse_squeue(stdout, stderr, returncode)
