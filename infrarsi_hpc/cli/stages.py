@@ -66,11 +66,13 @@ def doctor(project: Path, contract: str, site: str, place: str, as_json: bool) -
     if as_json:
         say_json(report.model_dump(mode="json"))
     else:
-        say(_doctor_text(report))
+        say(_doctor_text(report, opened.contract.measurement.confidence))
         say("next: infrarsi run")
 
 
-def _doctor_text(report: DoctorReport) -> str:
+def _doctor_text(report: DoctorReport, confidence: float) -> str:
+    from infrarsi_hpc.stages.resolution import resolution_lines
+
     phases = [
         (name, f"{1000 * s:.1f} ms", f"{s / max(sum(report.phases.values()), 1e-12):.0%}")
         for name, s in report.phases.items()
@@ -83,8 +85,8 @@ def _doctor_text(report: DoctorReport) -> str:
             f"{report.matmul_ceiling_flops / 1e9:.0f} GFLOP/s",
             table(("phase", "a step", "share"), phases),
             f"noise: {report.within_run_cv:.1%} between steps of a run, {report.between_run_cv:.1%} between runs",
-            f"smallest speedup that can be told from noise: {report.detectable_speedup:.3f}x; "
-            f"a promotion needs about {report.pairs_needed} pairs of runs",
+            *resolution_lines(report, confidence),
+            *(f"why runs differ: {cause}" for cause in report.noise_causes),
         ]
     )
 

@@ -29,9 +29,10 @@ class DoctorReport(BaseModel):
     within_run_cv, between_run_cv
         Coefficient of variation of steps in a run, and of runs.
     detectable_speedup
-        Smallest ratio that a promotion with `pairs_needed` pairs tells from noise.
+        Smallest ratio that a promotion with the contract's `max_pairs` pairs tells from noise.
     pairs_needed
-        Pairs of runs that a promotion at the contract's threshold needs.
+        Pairs of runs that the contract's own threshold takes. For small gains on noisy machines more than anybody has:
+        `verify.noise.resolution` says what an hour tells.
     matmul_ceiling_flops
         Best measured matrix-product rate of all the devices together, FLOP/s.
     mfu
@@ -79,6 +80,10 @@ class DoctorReport(BaseModel):
     update_spread_relative: float
     wall_seconds: float
     device_seconds: float
+    #: What a pair of a promotion takes, as an estimate from these runs; none in reports of earlier versions.
+    pair_seconds: float | None = None
+    #: What was seen that makes runs differ, where they do by more than 5%.
+    noise_causes: tuple[str, ...] = ()
     #: The baseline's evidence by seed ("7" -> one entry a step), at the campaign's trial length.
     reference: dict[str, tuple[BaselineStep, ...]]
     versions: dict[str, str] = {}

@@ -134,6 +134,11 @@ class Run(_Record):
     #: Processors' worth of other programs' work meanwhile, and of what a hypervisor gave to other machines.
     foreign_cores: float | None = None
     stolen_cores: float | None = None
+    #: Mean clock of the processors at the run's end.
+    clock_mhz: float | None = None
+    #: Processor time of the ranks, and how often one was taken off its processor while it wanted to go on.
+    cpu_seconds: float | None = None
+    preemptions: int | None = None
 
 
 class TrialResult(_Record):
@@ -151,5 +156,7 @@ class TrialResult(_Record):
     problem_text: str = ""
     #: Other programs' work on this host just before the first run.
     foreign_cores_before: float | None = None
+    #: Processors that the trial may use.
+    num_cores: int | None = None
     device_seconds: float = 0.0
     versions: dict[str, str] = {}

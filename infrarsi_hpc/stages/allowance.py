@@ -12,6 +12,8 @@ from infrarsi_hpc.domain.noise import DoctorReport
 RUN_OVERHEAD_SECONDS = 2.5
 #: Pairs that a clear winner's promotion takes.
 RESERVED_PAIRS = 3
+#: What a block of pairs may take beyond its estimate.
+_SLACK = 1.5
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,13 @@ class Allowance:
         if self.deadline is not None and now >= self.deadline:
             return False, "the time is up"
         return True, ""
+
+    def may_narrow(self, state: CampaignState, now: float) -> bool:
+        """Whether there is time and money for a whole block of pairs that only makes a proven speedup more certain."""
+        left = float("inf") if self.device_seconds is None else self.device_seconds - state.device_seconds()
+        seconds = float("inf") if self.deadline is None else self.deadline - now
+        block = _SLACK * self.promotion_seconds
+        return left >= block and seconds >= block / self._devices
 
     def spent(self, state: CampaignState, running_seconds: float, now: float) -> str:
         """Why running trials must stop now; empty while they may go on.

@@ -55,7 +55,7 @@ def commit_message(
     """The evidence as a commit message: the claim in its first line, then how it was measured, cost and identity."""
     assert promoted.speedup is not None
     speedup, candidate = promoted.speedup, promoted.candidate
-    lines = [f"Train {speedup.ratio:.2f}x faster: {_what(contract, candidate)}", ""]
+    lines = [f"Train at least {speedup.low:.2f}x faster: {_what(contract, candidate)}", ""]
     lines += [
         f"Measured against the unmodified baseline in {speedup.num_pairs} interleaved pairs of runs: {speedup}",
         f"({speedup.confidence:.0%} confidence interval).",

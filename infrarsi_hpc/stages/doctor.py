@@ -11,6 +11,7 @@ from pathlib import Path
 
 from infrarsi_hpc.domain.campaign import PlannedTrial
 from infrarsi_hpc.domain.candidate import Candidate
+from infrarsi_hpc.domain.contract import Measurement
 from infrarsi_hpc.domain.noise import BaselineStep, DoctorReport
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.domain.reading import Reading
@@ -26,6 +27,7 @@ from infrarsi_hpc.stages.interrupts import interruptible
 from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.noise import detectable_speedup, pairs_needed, relative_spread, step_spread
+from infrarsi_hpc.verify.noise_causes import noise_causes
 from infrarsi_hpc.verify.readings import read, step_durations
 
 #: Runs of the baseline: three seeds, two of them twice, so that noise and the seeds' own spread come apart.
@@ -120,11 +122,23 @@ def examine(
         update_spread_relative=_spread(timed, "update_rms"),
         wall_seconds=time.time() - started,
         device_seconds=sum(s.result.device_seconds for s in seen),
+        pair_seconds=_pair_seconds(timed, step_seconds, measurement),
+        noise_causes=noise_causes(between, [run for s in timed for run in s.result.runs], first.result.num_cores),
         reference={str(s.spec.seed): _steps(s.last) for s in timed},
         versions=first.result.versions,
     )
     write_doctor(project, report, where)
     return report
+
+
+def _pair_seconds(timed: Sequence[_Seen], step_seconds: float, measurement: Measurement) -> float:
+    """Two trials of a short and a long run each: what is not steps takes as long as it did here."""
+    rest = [
+        (s.result.finished_at - s.result.started_at) - sum(run.length for run in s.result.runs) * step_seconds
+        for s in timed
+    ]
+    steps = measurement.short_steps + measurement.long_steps
+    return 2 * (max(0.0, statistics.median(rest)) + steps * step_seconds)
 
 
 def _run_baseline(

@@ -16,7 +16,7 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.outcome import Outcome
 from infrarsi_hpc.domain.reading import Reading
 from infrarsi_hpc.domain.verdict import Belief, Verdict
-from infrarsi_hpc.verify.promotion import Decision, decide
+from infrarsi_hpc.verify.promotion import Decision, decide, is_worth_more
 from infrarsi_hpc.verify.schedule import Pair, schedule
 
 BLOCK_PAIRS = 3
@@ -149,6 +149,15 @@ def decide_finalist(
         num_finalists=num_finalists,
         is_last_look=num_pairs >= contract.measurement.max_pairs,
     )
+
+
+def may_narrow(state: CampaignState, contract: Contract, finalist: Candidate, decision: Decision) -> bool:
+    """Whether a proven finalist's interval is worth another block of pairs, and the contract has some left."""
+    left = contract.measurement.max_pairs - len(usable_pairs(state, finalist))
+    is_stuck = len(pairs_of(state, finalist)) >= 3 * contract.measurement.max_pairs
+    if decision.action != "promote" or decision.speedup is None or left <= 0 or is_stuck:
+        return False
+    return is_worth_more(decision.speedup, min(left, BLOCK_PAIRS))
 
 
 def was_looked_at(state: CampaignState, finalist: Candidate) -> bool:

@@ -22,6 +22,7 @@ from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.verdict import Verdict
 from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Interval, Price
+from infrarsi_hpc.stages.resolution import resolution_lines
 
 SCHEMA_VERSION = 1
 MAX_TRIALS = 5000
@@ -97,8 +98,12 @@ def headline(data: Mapping[str, Any]) -> str:
     winner = data["winner"]
     if winner:
         s = winner["speedup"]
-        sure = f" (between {s['low']:.3f}x and {s['high']:.3f}x with {s['confidence']:.0%} confidence)" if s else ""
-        ratio = f"{s['ratio']:.3f}x" if s else "Proven"
+        sure = (
+            f" ({s['ratio']:.3f}x measured, {s['low']:.3f}x to {s['high']:.3f}x with {s['confidence']:.0%} confidence)"
+            if s
+            else ""
+        )
+        ratio = f"At least {s['low']:.3f}x" if s else "Proven"
         labels = f"; note: {', '.join(winner['labels'])}" if winner["labels"] else ""
         return f"{prefix}{ratio} faster{sure} by {changes_text(winner['changes'])}{labels}; {price}."
     if not cost["num_trials"]:
@@ -327,9 +332,11 @@ def _baseline(
             "num_runs", "step_seconds", "within_run_cv", "between_run_cv", "detectable_speedup", "pairs_needed",
             "peak_gib", "memory_kind", "matmul_ceiling_flops", "mfu", "phases", "num_parameters", "evaluation_loss",
             "loss_spread_relative", "evaluation_spread_relative", "update_spread_relative", "device_seconds",
+            "noise_causes",
         }
     )  # fmt: skip
     limit = contract.limits.memory_gib
+    facts["resolution"] = resolution_lines(doctor, contract.measurement.confidence)
     return {**facts, "runs": runs, "capacity_gib": limit if limit is not None else capacity_gib}
 
 

@@ -30,11 +30,13 @@ from infrarsi_hpc.stages.problem import problem_of
 from infrarsi_hpc.stages.promotion import (
     decide_finalist,
     finalists_of,
+    may_narrow,
     plan_block,
     result_of,
     was_looked_at,
     with_room,
 )
+from infrarsi_hpc.verify.promotion import Decision
 
 #: Finalists whose times are compared with the baseline's, at most: what the promotion's confidence is shared by.
 MAX_FINALISTS = 3
@@ -248,16 +250,28 @@ def _promote(campaign: Campaign, allowance: Allowance) -> str:
     places_taken = 0
     outcomes: list[PromotionResult] = []
     for finalist in chosen:
+        proven: Decision | None = None
         while True:
             decision = decide_finalist(state, contract, doctor, finalist, places)
-            if decision.action != "continue":
+            if may_narrow(state, contract, finalist, decision) and allowance.may_narrow(state, time.time()):
+                proven = decision
+            elif decision.action != "continue":
                 break
-            may, why = allowance.may_promote(state, time.time())
-            if not may:
-                return why
+            else:
+                proven = None
+                may, why = allowance.may_promote(state, time.time())
+                if not may:
+                    return why
             number = max(state.rounds, default=0) + 1
             campaign.plan("verify", plan_block(state, contract, finalist, round_rng(state, number)))
-            campaign.finish_open_rounds()
+            try:
+                campaign.finish_open_rounds()
+            except Spent:
+                if proven is None:
+                    raise
+                campaign.cancel_running()
+                decision = proven
+                break
         outcomes.append(result_of(state, finalist, decision))
         campaign.observer.said(f"{finalist.id}: {decision.action}: " + "; ".join(decision.verdict.reasons))
         # one that failed before its times were ever looked at had no chance to be promoted wrongly: it takes no place

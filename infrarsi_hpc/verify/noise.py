@@ -84,6 +84,32 @@ def pairs_needed(between_cv: float, ratio: float, confidence: float, power: floa
     return high
 
 
+#: Gains that people ask about.
+ASKED_SPEEDUPS = (1.03, 1.10, 1.30)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a machine can tell from noise, in pairs of runs that people can afford."""
+
+    #: Pairs that fit into an hour, and the smallest speedup that so many tell from noise.
+    pairs_an_hour: int
+    speedup_in_an_hour: float
+    #: Pairs that a speedup takes; none for one that `MAX_PAIRS` do not tell from noise.
+    pairs_for: tuple[tuple[float, int | None], ...]
+
+
+def resolution(between_cv: float, pair_seconds: float, confidence: float) -> Resolution:
+    """What can be told from noise when a pair of runs takes so many seconds."""
+    num = max(MIN_PAIRS, min(MAX_PAIRS, int(3600 / pair_seconds))) if pair_seconds > 0 else MAX_PAIRS
+    needed = [(speedup, pairs_needed(between_cv, speedup, confidence)) for speedup in ASKED_SPEEDUPS]
+    return Resolution(
+        num,
+        detectable_speedup(between_cv, num, confidence),
+        tuple((speedup, pairs if pairs < MAX_PAIRS else None) for speedup, pairs in needed),
+    )
+
+
 @dataclass(frozen=True)
 class Drift:
     """A lasting change of step time within a run: clocks that throttle, a neighbour that came."""

@@ -20,6 +20,9 @@ from typing import Literal
 from infrarsi_hpc.domain.verdict import Belief, Speedup, Verdict
 from infrarsi_hpc.verify.noise import t_quantile
 
+#: Upper over lower end of an interval that is narrow enough, and how much narrower it must become to be worth pairs.
+_NARROW, _WORTH = 1.05, 0.9
+
 Action = Literal["promote", "reject", "continue", "undecided"]
 Pairs = Sequence[tuple[float, float]]
 
@@ -124,6 +127,21 @@ def decide(
     return Decision(
         "continue", speedup, _undecided(f"{measured}: {threshold:.3f}x lies inside; more pairs are planned")
     )
+
+
+def is_worth_more(speedup: Speedup, block: int) -> bool:
+    """Whether `block` more pairs would say clearly more about a speedup that is proven already.
+
+    Not where the interval is within 2.5% on either side, nor where so many pairs are expected to narrow it by less than
+    a tenth: its width goes with t / sqrt(n).
+    """
+    if speedup.high <= _NARROW * speedup.low:
+        return False
+
+    def width(num: int) -> float:
+        return t_quantile((1 + speedup.confidence) / 2, num - 1) / math.sqrt(num)
+
+    return width(speedup.num_pairs + block) < _WORTH * width(speedup.num_pairs)
 
 
 def _undecided(reason: str) -> Verdict:

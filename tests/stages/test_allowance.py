@@ -32,3 +32,17 @@ def allowance(**changes: Any) -> Allowance:
 )
 def test_running_trials_stop_when_a_limit_is_reached(limits: dict, running_seconds: float, why: str) -> None:
     assert allowance(**limits).spent(CampaignState(), running_seconds, now=50.0) == why
+
+
+@pytest.mark.parametrize(
+    ("limits", "may"),
+    [
+        ({}, True),
+        ({"device_seconds": 30.0}, False),
+        ({"device_seconds": 300.0}, True),
+        ({"deadline": 80.0}, False),  # a block that is cut off proves nothing
+        ({"deadline": 500.0}, True),
+    ],
+)
+def test_a_proven_speedup_is_made_narrower_only_where_a_whole_block_fits(limits: dict, may: bool) -> None:
+    assert allowance(**limits).may_narrow(CampaignState(), now=50.0) is may

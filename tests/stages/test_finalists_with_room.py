@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tiny_program import CONTRACT
 
 from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
-from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, pairs_of, usable_pairs, was_looked_at, with_room
+from infrarsi_hpc.domain.verdict import Belief, Speedup, Verdict
+from infrarsi_hpc.stages import run
+from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, may_narrow, pairs_of, usable_pairs, was_looked_at, with_room
+from infrarsi_hpc.verify.promotion import Decision
 
 
 def test_a_finalist_at_the_edge_of_memory_comes_after_those_with_room() -> None:
@@ -119,3 +125,53 @@ def test_a_pair_with_a_tainted_arm_is_no_pair() -> None:
     finalist = Candidate(configuration={"delay": 0, "chunks": 1})
     state = promotion_runs(finalist, ["ok"] * 3, tainted=["v3"])
     assert [baseline.plan.pair for baseline, _ in usable_pairs(state, finalist)] == [1, 3]
+
+
+def test_a_proven_finalist_gets_more_pairs_as_long_as_the_contract_has_some() -> None:
+    contract = Contract.model_validate(tomllib.loads(CONTRACT))  # at most six pairs
+    finalist = Candidate(configuration={"delay": 0, "chunks": 1})
+    wide = Speedup(ratio=2.6, low=1.67, high=4.06, confidence=0.95, num_pairs=3)
+    proven = Decision("promote", wide, Verdict(belief=Belief.BELIEVED))
+    assert may_narrow(promotion_runs(finalist, ["ok"] * 3), contract, finalist, proven), "naive: three pairs and done"
+    assert not may_narrow(promotion_runs(finalist, ["ok"] * 6), contract, finalist, proven)
+    undecided = Decision("continue", wide, Verdict(belief=Belief.UNDECIDED))
+    assert not may_narrow(promotion_runs(finalist, ["ok"] * 3), contract, finalist, undecided)
+
+
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_time_that_is_up_while_an_interval_is_narrowed_takes_nothing_back(
+    is_proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finalist = Candidate(configuration={"delay": 0, "chunks": 1})
+    state = promotion_runs(finalist, ["ok"] * 3)
+    contract = Contract.model_validate(tomllib.loads(CONTRACT))
+    said: list[tuple[str, dict[str, object]]] = []
+
+    def spent() -> None:
+        raise run.Spent("the time is up")
+
+    campaign = SimpleNamespace(
+        state=state,
+        project=SimpleNamespace(contract=contract),
+        doctor=SimpleNamespace(detectable_speedup=1.02),
+        plan=lambda *_: None,
+        finish_open_rounds=spent,
+        cancel_running=lambda: said.append(("cancelled", {})),
+        ledger=SimpleNamespace(append=lambda event, **fields: said.append((event, fields))),
+        observer=SimpleNamespace(said=lambda _: None),
+    )
+    allowance = SimpleNamespace(may_narrow=lambda *_: True, may_promote=lambda *_: (True, ""))
+    monkeypatch.setattr(run, "_problem", lambda *_: None)
+    monkeypatch.setattr(run, "finalists", lambda *_: [finalist])
+    monkeypatch.setattr(run, "round_rng", lambda *_: np.random.default_rng(0))
+    monkeypatch.setattr(run, "may_narrow", lambda *_: is_proven)
+    if not is_proven:
+        undecided = Decision("continue", None, Verdict(belief=Belief.UNDECIDED))
+        monkeypatch.setattr(run, "decide_finalist", lambda *_: undecided)
+        with pytest.raises(run.Spent):
+            run._promote(campaign, allowance)
+        return
+    assert run._promote(campaign, allowance) == ""
+    assert [event for event, _ in said] == ["cancelled", "promoted"]
+    [result] = said[1][1]["finalists"]
+    assert (result["verdict"]["belief"], result["speedup"]["num_pairs"]) == ("believed", 3)

@@ -236,8 +236,8 @@ COST = "the campaign cost 0.03 device-hours over 5 search trials and 6 promotion
 STATES = {
     "promoted": (
         promoted_ledger,
-        "1.250x faster (between 1.200x and 1.300x with 95% confidence) by micro_batch 2 → 4, patch fused_loss; "
-        f"note: matrix products run in bf16; {COST}",
+        "At least 1.200x faster (1.250x measured, 1.200x to 1.300x with 95% confidence) by micro_batch 2 → 4, "
+        f"patch fused_loss; note: matrix products run in bf16; {COST}",
     ),
     "nothing promoted": (
         nothing_promoted,

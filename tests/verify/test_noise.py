@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from infrarsi_hpc.verify.noise import detectable_speedup, find_drift, pairs_needed, relative_spread, step_spread
+from infrarsi_hpc.verify.noise import (
+    detectable_speedup,
+    find_drift,
+    pairs_needed,
+    relative_spread,
+    resolution,
+    step_spread,
+)
 
 
 def test_the_spread_of_runs_is_that_of_their_logarithms_whatever_the_unit() -> None:
@@ -63,6 +70,20 @@ def test_a_quiet_machine_needs_two_pairs_and_a_hopeless_one_says_so() -> None:
     assert pairs_needed(0.0, 1.01, 0.95) == 2
     assert pairs_needed(3.0, 1.0001, 0.95) == 100_000
     assert pairs_needed(0.02, 1.0, 0.95) == 100_000
+
+
+def test_what_an_hour_tells_is_said_instead_of_pairs_that_nobody_has() -> None:
+    noisy = resolution(0.15, 20.0, 0.95)
+    assert noisy.pairs_an_hour == 180
+    assert detectable_speedup(0.15, 180, 0.95) == noisy.speedup_in_an_hour < 1.06
+    assert pairs_needed(0.15, 1.01, 0.95) > 4000, "naive: what a promotion at the threshold takes"
+    gains = dict(noisy.pairs_for)
+    assert list(gains) == [1.03, 1.10, 1.30]
+    assert gains[1.03] > gains[1.10] > gains[1.30] >= 2
+    hopeless = resolution(8.0, 20.0, 0.95)
+    assert dict(hopeless.pairs_for)[1.03] is None
+    assert resolution(0.0, 0.0, 0.95).speedup_in_an_hour == 1
+    assert resolution(0.1, 1e9, 0.95).pairs_an_hour == 2
 
 
 def throttled(rng: np.random.Generator) -> list[float]:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t, ttest_ind
 
-from infrarsi_hpc.domain.verdict import Belief
-from infrarsi_hpc.verify.promotion import Decision, decide, paired_speedup
+from infrarsi_hpc.domain.verdict import Belief, Speedup
+from infrarsi_hpc.verify.promotion import Decision, decide, is_worth_more, paired_speedup
 from infrarsi_hpc.verify.schedule import schedule
 
 CONFIDENCE = 0.95
@@ -105,6 +105,16 @@ def test_a_slower_candidate_is_rejected_without_using_all_pairs() -> None:
     decisions = [promote(pairs_of(rng, 0.8, 0.02)) for _ in range(100)]
     assert all(d.action == "reject" for d in decisions)
     assert np.mean([d.speedup.num_pairs for d in decisions if d.speedup]) < 7
+
+
+def test_a_proven_gain_is_worth_more_pairs_while_they_say_clearly_more() -> None:
+    def proven(low: float, high: float, num_pairs: int) -> Speedup:
+        return Speedup(ratio=2.60, low=low, high=high, confidence=0.95, num_pairs=num_pairs)
+
+    assert is_worth_more(proven(1.67, 4.06, 3), 3), "naive: promoted, and done"
+    assert is_worth_more(proven(1.67, 4.06, 9), 3)
+    assert not is_worth_more(proven(2.57, 2.63, 3), 3), "narrow already"
+    assert not is_worth_more(proven(1.67, 4.06, 60), 3), "sixty pairs and three more are the same"
 
 
 # ---- the interval

@@ -49,6 +49,24 @@ class HostLoad:
         return Load(max(0.0, foreign / seconds), max(0.0, (stolen - self._stolen) / seconds))
 
 
+def clock_mhz() -> float | None:
+    """Mean clock of our processors now, as the kernel says it (proc(5), cpuinfo); none where it does not."""
+    mine = os.sched_getaffinity(0)
+    found: list[float] = []
+    number = -1
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name.strip() == "processor":
+                    number = int(value)
+                elif name.strip() == "cpu MHz" and number in mine:
+                    found.append(float(value))
+    except (OSError, ValueError):
+        return None
+    return sum(found) / len(found) if found else None
+
+
 def wait_until_quiet(seconds: float, is_cancelled: Callable[[], bool]) -> Load | None:
     """Look at the host, again and again while others are busy, for so many seconds at most; the last look."""
     deadline = time.monotonic() + seconds

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infrarsi_hpc.edges.agent.capture import Capture
-from infrarsi_hpc.edges.agent.host_load import HostLoad, Load
+from infrarsi_hpc.edges.agent.host_load import HostLoad, Load, clock_mhz
 from infrarsi_hpc.edges.agent.memory import RankMemory, host_oom_kills
 from infrarsi_hpc.edges.agent.processes import (
     LEAVING_SECONDS,
@@ -143,6 +143,7 @@ class Watched:
     #: Processes that outlived the ranks, and were ended.
     survivors: list[str]
     load: Load | None
+    clock_mhz: float | None
     host_oom_kills: int
 
 
@@ -196,7 +197,7 @@ class _Watch:
                 else:
                     self._take_probe(rank)
         wall = max(rank.exited_at or 0.0 for rank in self.ranks) - self.started
-        seen = load.so_far()
+        seen, clock = load.so_far(), clock_mhz()
         self._drain()
         # what we stopped had no time to end its helpers
         leaving = 0.0 if self.stopped is not None else LEAVING_SECONDS
@@ -211,6 +212,7 @@ class _Watch:
             log_bytes=self.capture.num_bytes,
             survivors=survivors,
             load=seen,
+            clock_mhz=clock,
             host_oom_kills=max(0, host_oom_kills() - kills),
         )
 
@@ -265,7 +267,7 @@ class _Watch:
                 for rank in self.ranks:
                     if rank.pid is not None and rank.pid == message["pid"]:
                         rank.code, rank.exited_at = int(message["code"]), now
-                        rank.facts["cpu_seconds"] = message["cpu"]
+                        rank.facts["cpu_seconds"], rank.facts["preempted"] = message["cpu"], message["preempted"]
                         _kill_group(rank.pid)  # whatever it left running
             case None:  # the warm process is gone, and its children with it
                 for rank in self.ranks:

@@ -93,6 +93,7 @@ def make_trial(spec: dict[str, Any], folder: Path, bench: Bench) -> None:
         "problem": None,
         "problem_text": "",
         "versions": {"python": platform.python_version()},
+        "num_cores": len(os.sched_getaffinity(0)),
     }
     scratch = bench.scratch / spec["trial"]
     try:
@@ -271,7 +272,16 @@ def _run_record(spec: dict[str, Any], length: int, seen: Watched) -> dict[str, A
         "host_oom_kills": seen.host_oom_kills,
         "foreign_cores": seen.load.foreign_cores if seen.load else None,
         "stolen_cores": seen.load.stolen_cores if seen.load else None,
+        "clock_mhz": seen.clock_mhz,
+        "cpu_seconds": _total(ranks, "cpu_seconds"),
+        "preemptions": _total(ranks, "preempted"),
     }
+
+
+def _total(ranks: list[Rank], name: str) -> Any:
+    """The sum of a fact over the ranks; none where one of them did not live to tell."""
+    values = [rank.facts.get(name) for rank in ranks]
+    return None if None in values else sum(values)
 
 
 def _products(ranks: list[Rank]) -> dict[str, Any]:

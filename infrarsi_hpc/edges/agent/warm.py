@@ -67,7 +67,8 @@ def _reap(connection: socket.socket) -> None:
         if pid == 0:
             return
         code = os.waitstatus_to_exitcode(status)
-        _reply(connection, {"event": "exited", "pid": pid, "code": code, "cpu": usage.ru_utime + usage.ru_stime})
+        used = {"cpu": usage.ru_utime + usage.ru_stime, "preempted": usage.ru_nivcsw}
+        _reply(connection, {"event": "exited", "pid": pid, "code": code, **used})
 
 
 def _start(connection: socket.socket, request: dict[str, object], fds: list[int]) -> None:
