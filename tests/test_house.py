@@ -69,6 +69,38 @@ ALLOWED = {
 }
 
 
+CIRCLES = {
+    "two": {"cli/a.py": "from infrarsi_hpc.cli.b import x", "cli/b.py": "from infrarsi_hpc.cli import a"},
+    "two, one of them when it is called": {
+        "cli/a.py": "from infrarsi_hpc.cli.b import x",
+        "cli/b.py": "def f():\n    from infrarsi_hpc.cli.a import y",
+    },
+    "for types alone": {
+        "cli/a.py": "import infrarsi_hpc.cli.b",
+        "cli/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from infrarsi_hpc.cli.a import y",
+    },
+    "three": {
+        "cli/a.py": "from . import b",
+        "cli/b.py": "from .c import x",
+        "cli/c.py": "from infrarsi_hpc.cli.a import y",
+    },
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_a_circle_of_imports_is_found_wherever_the_import_stands(name: str) -> None:
+    sources = {Path("infrarsi_hpc") / where: source for where, source in CIRCLES[name].items()}
+    [finding] = arrows.circles(sources)
+    assert all(str(path) in str(finding) for path in sources)
+    sources.popitem()
+    assert arrows.circles(sources) == []
+
+
+def test_tools_beside_each_other_go_in_no_circle_either() -> None:
+    [finding] = arrows.circles({Path("tools/a.py"): "from b import x", Path("tools/b.py"): "def f():\n    import a"})
+    assert "tools/a.py and tools/b.py" in str(finding)
+
+
 @pytest.mark.parametrize("name", VIOLATIONS)
 def test_a_broken_rule_is_found(tmp_path: Path, name: str) -> None:
     where, source, text = VIOLATIONS[name]

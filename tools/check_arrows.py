@@ -1,4 +1,4 @@
-"""Keep the house in order: arrows that only point down, pure rooms, agents on the standard library alone.
+"""Keep the house in order: arrows that point down and never in a circle, pure rooms, agents on the standard library.
 
     python tools/check_arrows.py [FOLDER]      prints one line a finding; exit code 1 if there is any
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +71,61 @@ def check(root: Path) -> list[Finding]:
         if inside.parts[0] == "demo" and len(inside.parts) > 2:
             continue  # the demo project: a user's training program, written out and never imported
         found += check_source(path.relative_to(root), path.read_text(encoding="utf-8"))
+    sources = {path.relative_to(root): path.read_text(encoding="utf-8") for path in _modules(root)}
+    return found + circles(sources)
+
+
+def _modules(root: Path) -> list[Path]:
+    """The package's modules and those of tools/, the demo project left out."""
+    package = [p for p in (root / PACKAGE).rglob("*.py") if p.relative_to(root / PACKAGE).parts[0] != "demo"]
+    return sorted([*package, *(root / "tools").glob("*.py")])
+
+
+def circles(sources: Mapping[Path, str]) -> list[Finding]:
+    """Groups of modules that import each other in a circle, wherever in the file the import stands; one finding each.
+
+    Imports for types alone count as well: who needs another's types in both directions needs a third file for them.
+    """
+    names = {_module_name(path): path for path in sources}
+    edges: dict[str, dict[str, int]] = {}
+    for path, source in sources.items():
+        module = _module_name(path)
+        edges[module] = {}
+        for node, _ in _nodes(ast.parse(source, filename=str(path))):
+            for target, name in _imports(node, module, is_package=path.name == "__init__.py"):
+                other = f"{target}.{name}" if f"{target}.{name}" in names else target
+                if other in names and other != module:
+                    edges[module].setdefault(other, node.lineno)
+    found = []
+    for group in _groups(edges):
+        shown = " and ".join(str(names[module]) for module in group)
+        first = next(module for module in group if set(edges[module]) & set(group))
+        line = min(at for other, at in edges[first].items() if other in group)
+        found.append(Finding(names[first], line, f"imports go in a circle: {shown}"))
     return found
+
+
+def _module_name(path: Path) -> str:
+    if path.parts[0] != PACKAGE:
+        return path.stem  # tools are scripts beside each other
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _groups(edges: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
+    """Strongly connected components of more than one module: each can reach every other one of its group."""
+
+    def reach(start: str) -> set[str]:
+        seen, queue = {start}, [start]
+        while queue:
+            for other in edges[queue.pop()]:
+                if other not in seen:
+                    seen.add(other)
+                    queue.append(other)
+        return seen
+
+    reached = {module: reach(module) for module in edges}
+    groups = {tuple(sorted(o for o in reached[m] if m in reached[o])) for m in edges}
+    return [list(group) for group in sorted(groups) if len(group) > 1]
 
 
 def check_source(path: Path, source: str) -> list[Finding]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from replay_methods import Given, Peer
+from replay_given import Given, Peer
 from replay_tables import Measured
 
 

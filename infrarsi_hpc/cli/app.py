@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from infrarsi_hpc import __version__
+from infrarsi_hpc.cli import run_options
 from infrarsi_hpc.cli.campaigns import campaigns_app
+from infrarsi_hpc.cli.run_options import (
+    CONTRACT,
+    HERE,
+    CampaignOption,
+    CampaignSiteOption,
+    ContractOption,
+    JsonOption,
+    ProjectOption,
+    YesOption,
+)
 from infrarsi_hpc.cli.site import site_app
 from infrarsi_hpc.errors import InfrarsiError, UsageError
 
@@ -21,25 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-ProjectOption = Annotated[Path, typer.Option("--project", "-C", help="The project's folder.", show_default="here")]
-ContractOption = Annotated[str, typer.Option("--contract", help="The contract's file in the project.")]
-CampaignOption = Annotated[
-    str | None, typer.Option("--campaign", help="The campaign's name (default: the contract's).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
-
 SiteOption = Annotated[str, typer.Option(envvar="INFRARSI_SITE", help="The site profile's name.")]
-
-CampaignSiteOption = Annotated[
-    str | None,
-    typer.Option(
-        "--site", envvar="INFRARSI_SITE", help="The site profile's name (default: the campaign's last, else local)."
-    ),
-]
-
-HERE = Path()
-CONTRACT = "infrarsi.toml"
 
 
 def _version(wanted: bool) -> None:
@@ -106,52 +100,25 @@ def doctor(
 
 
 @app.command()
-def run(
-    project: ProjectOption = HERE,
-    contract: ContractOption = CONTRACT,
-    campaign: CampaignOption = None,
-    budget: Annotated[float | None, typer.Option(help="Device-hours that may be spent.")] = None,
-    max_trials: Annotated[int | None, typer.Option(help="Search trials at most.", min=1)] = None,
-    start_at: Annotated[str | None, typer.Option(help="Start nothing before: 22:00, +2h, a date and time.")] = None,
-    until: Annotated[str | None, typer.Option(help="Stop by then: 07:00, +90m, or 2030-01-31T07:00.")] = None,
-    batch: Annotated[int, typer.Option(help="Trials a round.", min=1, max=1000)] = 4,
-    seed: Annotated[int | None, typer.Option(help="Seed of the search's random choices.", min=0)] = None,
-    fix: Annotated[list[str] | None, typer.Option(help="KNOB=VALUE: leave this knob out of the search.")] = None,
-    experience: Annotated[bool, typer.Option(help="Use and extend the experience store.")] = True,
-    site: CampaignSiteOption = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background.")] = False,
-    as_job: Annotated[bool, typer.Option("--as-job", help="Run the head as a small Slurm job of its own.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="One tick, then return (for cron).")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first round; start nothing.")] = False,
-    print_job: Annotated[
-        bool, typer.Option("--print-job", help="Print a Slurm job script that runs this campaign on one node.")
-    ] = False,
-    resumed: Annotated[bool, typer.Option("--resumed", hidden=True, help="A time that has passed is now.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Stage 3: search, then re-verify the winners against the baseline. Ctrl-C and go on later as you like.
-
-    Examples: infrarsi run --max-trials 24 --until 07:00;
-    infrarsi run --site mycluster --start-at 22:00 --until 07:00 --detach
-    """
+@wraps(run_options.run)
+def run(**given: Any) -> None:
+    """Its options, defaults and help are those of `run_options.run`."""
     from infrarsi_hpc.cli import stages
     from infrarsi_hpc.cli.until import parse_window
 
-    modes = {"detach": detach, "as-job": as_job, "once": once, "dry-run": dry_run, "print-job": print_job}
+    o = run_options.run(**given)
+    modes = {"detach": o.detach, "as-job": o.as_job, "once": o.once, "dry-run": o.dry_run, "print-job": o.print_job}
     chosen = [name for name, is_chosen in modes.items() if is_chosen]
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]} say different things", fix="give one of them")
-    if budget is not None and budget <= 0:
+    if o.budget is not None and o.budget <= 0:
         raise UsageError("--budget must be above 0 device-hours", fix="for example: --budget 4")
-    begin, end = parse_window(start_at, until, is_resumed=resumed)
-    stages.run(
-        project,
-        contract,
-        campaign,
-        stages.RunFlags(budget, max_trials, begin, end, batch, seed, tuple(fix or ()), experience, site),
-        how=chosen[0] if chosen else "here",
-        as_json=as_json,
+    begin, end = parse_window(o.start_at, o.until, is_resumed=o.resumed)
+    flags = stages.RunFlags(
+        o.budget, o.max_trials, begin, end, o.batch, o.seed, tuple(o.fix or ()), o.experience, o.site
     )
+    how = chosen[0] if chosen else "here"
+    stages.run(o.project, o.contract, o.campaign, flags, how=how, as_json=o.as_json)
 
 
 @app.command()

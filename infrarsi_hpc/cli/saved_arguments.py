@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from infrarsi_hpc.cli.run_options import spellings
 from infrarsi_hpc.cli.until import parse_window
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.saved_run import SAVED_RUN, SavedRun, read_saved_run
@@ -55,21 +56,6 @@ class RunArguments:
         return ["--project", str(root), "--campaign", campaign, *kept, *window, *modes]
 
 
-def run_options() -> dict[str, tuple[str, bool]]:
-    """Every spelling of every option of `infrarsi run`: its first spelling, and whether it takes a value."""
-    import typer.main
-
-    from infrarsi_hpc.cli.app import app
-
-    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]  # a group has commands
-    options: dict[str, tuple[str, bool]] = {}
-    for parameter in command.params:
-        takes_value = not getattr(parameter, "is_flag", False)
-        options |= dict.fromkeys(parameter.opts, (parameter.opts[0], takes_value))
-        options |= {spelling: (spelling, takes_value) for spelling in parameter.secondary_opts}
-    return options
-
-
 def parse_saved(saved: SavedRun, campaign: Path) -> RunArguments:
     """Check saved arguments against the options of today.
 
@@ -78,7 +64,7 @@ def parse_saved(saved: SavedRun, campaign: Path) -> RunArguments:
     InputRefused
         There is something that `infrarsi run` does not know, or that is not of this campaign.
     """
-    where, options = campaign / SAVED_RUN, run_options()
+    where, options = campaign / SAVED_RUN, spellings()
     pairs = []
     rest = list(saved.arguments)
     while rest:
