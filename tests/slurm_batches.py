@@ -15,7 +15,7 @@ from infrarsi_hpc.domain.trial import TrialLimits, TrialSpec
 from infrarsi_hpc.edges import batches
 from infrarsi_hpc.edges.sites import read_profile
 from infrarsi_hpc.edges.slurm.dispatcher import SlurmDispatcher
-from infrarsi_hpc.stages.collect import Collector, Taken, collect
+from infrarsi_hpc.stages.run.collect import Collector, Taken, collect
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.job_ending import with_witness
 

@@ -76,7 +76,7 @@ from importlib import resources
 from infrarsi_hpc.edges.shipped import KINDS, shipped
 package = resources.files("infrarsi_hpc")
 found = {kind: [p.stat().st_size for p in shipped(kind).rglob("*") if p.is_file()] for kind in KINDS}
-found["templates"] = [len((package / "stages" / f"report.{kind}.j2").read_text()) for kind in ("html", "md")]
+found["templates"] = [len((package / "stages" / "report" / f"report.{kind}.j2").read_text()) for kind in ("html", "md")]
 found["demo"] = [p.name for p in (package / "demo" / "torch_gpt" / "train").iterdir()]
 print(json.dumps({"where": infrarsi_hpc.__file__, **found}))
 """

@@ -18,8 +18,8 @@ from infrarsi_hpc.domain.digest import digest_json
 from infrarsi_hpc.domain.gpu_names import device_named
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.outcome import Outcome
-from infrarsi_hpc.edges import store
-from infrarsi_hpc.edges.store_rows import CampaignRow, StoredTrial
+from infrarsi_hpc.edges.store import folder as store
+from infrarsi_hpc.edges.store.rows import CampaignRow, StoredTrial
 from infrarsi_hpc.errors import InputRefused
 from infrarsi_hpc.verify.noise import detectable_speedup
 from infrarsi_hpc.workloads.transformer_columns import workload_columns

@@ -82,7 +82,7 @@ def resume(
     from infrarsi_hpc.edges.saved_run import read_saved_run
     from infrarsi_hpc.errors import UsageError
     from infrarsi_hpc.stages.cleaning import restore
-    from infrarsi_hpc.stages.guest import MODULE
+    from infrarsi_hpc.stages.run.guest import MODULE
 
     root = project.resolve()
     folder = root / CAMPAIGNS / name

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from infrarsi_hpc.cli.output import clean, note
 from infrarsi_hpc.domain.campaign import CampaignState, TrialRecord
 from infrarsi_hpc.domain.outcome import Outcome
-from infrarsi_hpc.stages.campaign import Observer
+from infrarsi_hpc.stages.run.campaign import Observer
 
 RECENT = 8
 REFRESH_A_SECOND = 2

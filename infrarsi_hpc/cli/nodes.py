@@ -23,7 +23,7 @@ def nodes(
     """Show the nodes of a campaign, after changing what is said of them."""
     from infrarsi_hpc.edges.sites import read_profile
     from infrarsi_hpc.stages.finished import read_campaign
-    from infrarsi_hpc.stages.nodes import change_node_list, excluded_nodes, nodes_report
+    from infrarsi_hpc.stages.run.nodes import change_node_list, excluded_nodes, nodes_report
 
     finished = read_campaign(project.resolve(), contract, campaign)
     partition = read_profile(site, os.environ, Path.home(), for_use=False).chosen_partition()

@@ -17,7 +17,7 @@ def status(project: Path, contract: str, campaign: str | None, as_json: bool) ->
     from infrarsi_hpc.cli.saved_arguments import known_arguments, saved_site
     from infrarsi_hpc.edges.ledger import load_state
     from infrarsi_hpc.edges.project import campaign_ledger
-    from infrarsi_hpc.stages.activity import activity_of
+    from infrarsi_hpc.stages.run.activity import activity_of
     from infrarsi_hpc.stages.status import (
         activity_status,
         activity_text,
@@ -86,8 +86,8 @@ def prices(project: Path, contract: str, campaign: str | None, as_json: bool) ->
 def explain(files: list[str], kind: str, site: str, project: Path, as_json: bool) -> None:
     """What a campaign would make of files and jobs."""
     from infrarsi_hpc.edges.sites import read_profile
-    from infrarsi_hpc.stages.explain import explain_file
-    from infrarsi_hpc.stages.explain_job import explain_job, is_job
+    from infrarsi_hpc.stages.explain.files import explain_file
+    from infrarsi_hpc.stages.explain.job import explain_job, is_job
 
     def one(name: str) -> dict[str, Any]:
         if is_job(name) and not Path(name).exists():

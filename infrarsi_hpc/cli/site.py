@@ -30,7 +30,7 @@ NameArgument = Annotated[str, typer.Argument(help="The profile's name.")]
 @site_app.command("list")
 def list_(as_json: JsonOption = False) -> None:
     """All profiles: the user's own before the shipped."""
-    from infrarsi_hpc.stages.site_list import list_profiles
+    from infrarsi_hpc.stages.site.listing import list_profiles
 
     found = list_profiles(os.environ, Path.home())
     if as_json:
@@ -69,8 +69,8 @@ def detect(
 
     Example: infrarsi site detect --write mycluster
     """
-    from infrarsi_hpc.stages.site_detect import DEFAULT_NAME, draft_toml, write_draft
-    from infrarsi_hpc.stages.site_detect import detect as ask
+    from infrarsi_hpc.stages.site.detect import DEFAULT_NAME, draft_toml, write_draft
+    from infrarsi_hpc.stages.site.detect import detect as ask
 
     draft = ask(write or DEFAULT_NAME, os.environ, on_progress=note)
     written = write_draft(draft, os.environ, Path.home()) if write else None
@@ -103,7 +103,7 @@ def check(
     from dataclasses import asdict
 
     from infrarsi_hpc.edges.sites import read_profile
-    from infrarsi_hpc.stages.site_check import check as probe
+    from infrarsi_hpc.stages.site.check import check as probe
 
     profile = read_profile(name, os.environ, Path.home())
     report = probe(profile, os.environ, Path.home(), partition=partition, deadline_seconds=wait, on_progress=note)
@@ -134,7 +134,7 @@ def export(
     from dataclasses import asdict
 
     from infrarsi_hpc.edges.sites import read_profile
-    from infrarsi_hpc.stages.site_export import own_names, prepare_export, write_export
+    from infrarsi_hpc.stages.site.export import own_names, prepare_export, write_export
 
     home = Path.home()
     ready = prepare_export(read_profile(name, os.environ, home, for_use=False), own_names(os.environ, home))
@@ -167,7 +167,7 @@ def import_(
 
     Example: infrarsi site import mycluster.toml
     """
-    from infrarsi_hpc.stages.site_import import prepare_import, write_import
+    from infrarsi_hpc.stages.site.importing import prepare_import, write_import
 
     received = prepare_import(file, os.environ, Path.home(), name=name)
     for remark in received.remarks:
@@ -196,8 +196,8 @@ def import_(
 @site_app.command()
 def trust(name: NameArgument, yes: YesOption = False) -> None:
     """Agree to what an imported profile runs, as it stands now."""
-    from infrarsi_hpc.stages.site_import import trust as agree
-    from infrarsi_hpc.stages.site_import import untrusted
+    from infrarsi_hpc.stages.site.importing import trust as agree
+    from infrarsi_hpc.stages.site.importing import untrusted
 
     _, items = untrusted(name, os.environ, Path.home())
     if not items:

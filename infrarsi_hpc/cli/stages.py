@@ -71,7 +71,7 @@ def doctor(project: Path, contract: str, site: str, place: str, as_json: bool) -
 
 
 def _doctor_text(report: DoctorReport, confidence: float) -> str:
-    from infrarsi_hpc.stages.resolution import resolution_lines
+    from infrarsi_hpc.stages.report.resolution import resolution_lines
 
     phases = [
         (name, f"{1000 * s:.1f} ms", f"{s / max(sum(report.phases.values()), 1e-12):.0%}")
@@ -138,9 +138,9 @@ def run(
     from infrarsi_hpc.cli.live import Live
     from infrarsi_hpc.edges.project import open_project
     from infrarsi_hpc.edges.sites import read_profile
-    from infrarsi_hpc.stages import guest
-    from infrarsi_hpc.stages.opening import RunOptions, campaign_name, known_doctor
-    from infrarsi_hpc.stages.run import run as run_campaign
+    from infrarsi_hpc.stages.run import guest
+    from infrarsi_hpc.stages.run.loop import run as run_campaign
+    from infrarsi_hpc.stages.run.opening import RunOptions, campaign_name, known_doctor
     from infrarsi_hpc.stages.settings import parse_settings
 
     opened = open_project(project.resolve(), contract)
@@ -161,12 +161,12 @@ def run(
     )
     arguments = ["--contract", contract, *(["--campaign", campaign] if campaign else []), *flags.arguments()]
     if how == "print-job":
-        from infrarsi_hpc.stages.job_script import job_script
+        from infrarsi_hpc.stages.run.job_script import job_script
 
         say(job_script(opened, campaign, options.site, arguments).rstrip())
         return
     if how == "dry-run":
-        from infrarsi_hpc.stages.dry_run import dry_run
+        from infrarsi_hpc.stages.run.dry_run import dry_run
 
         _show_dry_run(dry_run(opened, options, known_doctor(opened, options.site)), as_json)
         return
@@ -210,8 +210,8 @@ def cancel(project: Path, contract: str, campaign: str | None, site: str | None)
     """Stop a campaign's head and its trials."""
     from infrarsi_hpc.edges.project import open_project
     from infrarsi_hpc.edges.sites import read_profile
-    from infrarsi_hpc.stages import guest
-    from infrarsi_hpc.stages.opening import campaign_name
+    from infrarsi_hpc.stages.run import guest
+    from infrarsi_hpc.stages.run.opening import campaign_name
 
     opened = open_project(project.resolve(), contract)
     name = campaign_name(opened, campaign)
@@ -220,7 +220,7 @@ def cancel(project: Path, contract: str, campaign: str | None, site: str | None)
 
 
 def _show_dry_run(plan: object, as_json: bool) -> None:
-    from infrarsi_hpc.stages.dry_run import DryRun
+    from infrarsi_hpc.stages.run.dry_run import DryRun
 
     assert isinstance(plan, DryRun)
     if as_json:

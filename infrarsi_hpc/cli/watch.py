@@ -17,10 +17,10 @@ from infrarsi_hpc.domain.campaign import CampaignState
 from infrarsi_hpc.edges.ledger_tail import LedgerTail
 from infrarsi_hpc.edges.project import CAMPAIGNS, campaign_ledger, read_contract
 from infrarsi_hpc.edges.saved_run import SAVED_RUN
-from infrarsi_hpc.stages.activity import Activity, RunningTask, WaitingTask, activity_of
 from infrarsi_hpc.stages.campaigns import state_text
+from infrarsi_hpc.stages.run.activity import Activity, RunningTask, WaitingTask, activity_of
+from infrarsi_hpc.stages.run.waiting import WaitingReasons
 from infrarsi_hpc.stages.status import not_begun
-from infrarsi_hpc.stages.waiting import WaitingReasons
 
 #: Rows for running and for waiting trials on one screen.
 MAX_ROWS = 12

@@ -20,11 +20,11 @@ from infrarsi_hpc.edges.host import num_cores
 from infrarsi_hpc.edges.local import THIS_MACHINE, LocalDispatcher
 from infrarsi_hpc.edges.project import CAMPAIGNS, TRY_FOLDER, Project, baseline_texts, read_patch
 from infrarsi_hpc.errors import Interrupted, UsageError
-from infrarsi_hpc.stages.campaign import Observer
-from infrarsi_hpc.stages.collect import Collector, collect, own_folder
 from infrarsi_hpc.stages.interrupts import interruptible
-from infrarsi_hpc.stages.opening import ensure_doctor
 from infrarsi_hpc.stages.problem import basis_of
+from infrarsi_hpc.stages.run.campaign import Observer
+from infrarsi_hpc.stages.run.collect import Collector, collect, own_folder
+from infrarsi_hpc.stages.run.opening import ensure_doctor
 from infrarsi_hpc.stages.settings import parse_settings
 from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.checks import judge

@@ -13,7 +13,7 @@ from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.lock import Holder
 from infrarsi_hpc.edges.project import CAMPAIGNS
 from infrarsi_hpc.errors import LedgerError
-from infrarsi_hpc.stages.activity import OpenJob, head_of, open_jobs
+from infrarsi_hpc.stages.run.activity import OpenJob, head_of, open_jobs
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from infrarsi_hpc.edges.ledger import HEAD_LOCK, Ledger, load_state
 from infrarsi_hpc.edges.lock import held
 from infrarsi_hpc.edges.project import CAMPAIGNS, KEPT_NAMES
 from infrarsi_hpc.errors import LedgerError, SiteError, UsageError
-from infrarsi_hpc.stages.activity import head_of, is_at_work, open_jobs
+from infrarsi_hpc.stages.run.activity import head_of, is_at_work, open_jobs
 
 DAY_SECONDS = 86400.0
 JOBS_SUFFIX = "-jobs"

@@ -22,8 +22,8 @@ from infrarsi_hpc.edges.host import device_key, node_name, num_cores
 from infrarsi_hpc.edges.local import THIS_MACHINE, LocalDispatcher
 from infrarsi_hpc.edges.project import CAMPAIGNS, DOCTOR_FOLDER, Project, write_doctor
 from infrarsi_hpc.errors import Interrupted, ProjectError, SiteError
-from infrarsi_hpc.stages.collect import Collector, collect, own_folder
 from infrarsi_hpc.stages.interrupts import interruptible
+from infrarsi_hpc.stages.run.collect import Collector, collect, own_folder
 from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.ending import classify
 from infrarsi_hpc.verify.noise import detectable_speedup, pairs_needed, relative_spread, step_spread

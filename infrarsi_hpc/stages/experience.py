@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from infrarsi_hpc.domain.contract import Shape
 from infrarsi_hpc.domain.knobs import Configuration
 from infrarsi_hpc.domain.observation import Observation
-from infrarsi_hpc.edges import store as stores
-from infrarsi_hpc.edges.store_rows import CampaignRow
+from infrarsi_hpc.edges.store import folder as stores
+from infrarsi_hpc.edges.store.rows import CampaignRow
 from infrarsi_hpc.errors import StoreError
 from infrarsi_hpc.models.basis import Basis
 from infrarsi_hpc.models.experience import Campaign, knobs_met, owner_of

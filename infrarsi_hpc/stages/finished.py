@@ -18,11 +18,11 @@ from infrarsi_hpc.edges.project import campaign_ledger, open_project
 from infrarsi_hpc.errors import LedgerError
 from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Price, prices, standings
-from infrarsi_hpc.stages import apply as applying
-from infrarsi_hpc.stages.apply import ApplyReport
-from infrarsi_hpc.stages.kept_owners import read_owners
+from infrarsi_hpc.stages.apply import commit as applying
+from infrarsi_hpc.stages.apply.commit import ApplyReport
 from infrarsi_hpc.stages.problem import problem_of
-from infrarsi_hpc.stages.report import ReportFiles, render_report
+from infrarsi_hpc.stages.report.page import ReportFiles, render_report
+from infrarsi_hpc.stages.run.kept_owners import read_owners
 
 
 @dataclass(frozen=True)

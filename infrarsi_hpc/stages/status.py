@@ -10,8 +10,8 @@ from typing import Any
 from infrarsi_hpc.domain.campaign import CampaignState
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.errors import InputRefused
-from infrarsi_hpc.stages.activity import Activity
-from infrarsi_hpc.stages.nodes import excluded_nodes
+from infrarsi_hpc.stages.run.activity import Activity
+from infrarsi_hpc.stages.run.nodes import excluded_nodes
 
 
 def status_of(state: CampaignState) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_the_head_never_imports_torch() -> None:
     code = (
         "import sys\n"
-        "import infrarsi_hpc.stages.run, infrarsi_hpc.stages.finished, infrarsi_hpc.stages.attempt\n"
+        "import infrarsi_hpc.stages.run.loop, infrarsi_hpc.stages.finished, infrarsi_hpc.stages.attempt\n"
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,9 +23,9 @@ from infrarsi_hpc.edges.ledger import Ledger, load_state
 from infrarsi_hpc.edges.ledger_tail import LedgerTail
 from infrarsi_hpc.edges.lock import held
 from infrarsi_hpc.errors import LedgerError
-from infrarsi_hpc.stages.activity import activity_of, open_jobs
+from infrarsi_hpc.stages.run.activity import activity_of, open_jobs
+from infrarsi_hpc.stages.run.waiting import WaitingReasons
 from infrarsi_hpc.stages.status import nodes_left_out
-from infrarsi_hpc.stages.waiting import WaitingReasons
 
 
 def infrarsi(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

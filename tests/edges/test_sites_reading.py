@@ -239,7 +239,7 @@ def test_a_broken_record_of_trust_is_no_trust(tmp_path: Path) -> None:
 
 
 def test_the_private_file_is_private_from_its_first_byte(tmp_path: Path) -> None:
-    from infrarsi_hpc.stages.site_detect import write_private
+    from infrarsi_hpc.stages.site.detect import write_private
 
     path = tmp_path / "x.user.toml"
     write_private(path, "x")

@@ -22,10 +22,11 @@ from infrarsi_hpc.domain.campaign import replay
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.outcome import RETRIED, Outcome
 from infrarsi_hpc.domain.patch import Patch
-from infrarsi_hpc.edges import store, store_format
-from infrarsi_hpc.edges.store_audit import inspect_file
-from infrarsi_hpc.edges.store_format import SegmentRefused
-from infrarsi_hpc.edges.store_rows import (
+from infrarsi_hpc.edges.store import folder as store
+from infrarsi_hpc.edges.store import format as store_format
+from infrarsi_hpc.edges.store.audit import inspect_file
+from infrarsi_hpc.edges.store.format import SegmentRefused
+from infrarsi_hpc.edges.store.rows import (
     CampaignRow,
     StoredTrial,
     campaigns_of,

@@ -11,8 +11,8 @@ from slurm_cluster import Cluster
 
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.sites import parse, read_profile
-from infrarsi_hpc.stages.site_check import CheckReport, check
-from infrarsi_hpc.stages.site_detect import detect, draft_toml, write_draft
+from infrarsi_hpc.stages.site.check import CheckReport, check
+from infrarsi_hpc.stages.site.detect import detect, draft_toml, write_draft
 
 pytestmark = pytest.mark.slurm
 

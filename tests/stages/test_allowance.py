@@ -11,7 +11,7 @@ from tiny_program import CONTRACT
 
 from infrarsi_hpc.domain.campaign import CampaignState
 from infrarsi_hpc.domain.contract import Contract
-from infrarsi_hpc.stages.allowance import Allowance
+from infrarsi_hpc.stages.run.allowance import Allowance
 
 
 def allowance(**changes: Any) -> Allowance:

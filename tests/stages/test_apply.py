@@ -20,7 +20,7 @@ from infrarsi_hpc.domain.reading import Reading
 from infrarsi_hpc.domain.verdict import Belief, Speedup, Verdict
 from infrarsi_hpc.edges import git, git_commit
 from infrarsi_hpc.errors import ContractError, InfrarsiError, PatchError, ProjectError
-from infrarsi_hpc.stages.apply import ApplyReport, apply, revert
+from infrarsi_hpc.stages.apply.commit import ApplyReport, apply, revert
 
 LAUNCH = """# How the training is launched.
 schema_version = 1
@@ -403,7 +403,7 @@ def test_a_kill_between_branch_and_checkout_is_made_good_by_the_next_apply(
 
     with monkeypatch.context() as patched:
         patched.setattr(git_commit, "switch_to", die)
-        patched.setattr("infrarsi_hpc.stages.apply._restore", lambda *_: None)
+        patched.setattr("infrarsi_hpc.stages.apply.commit._restore", lambda *_: None)
         with pytest.raises(Killed):
             world.apply()
     assert git.commit_of(world.root, "refs/heads/infrarsi/best") is not None, "the branch is there, the checkout is not"

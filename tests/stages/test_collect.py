@@ -15,7 +15,7 @@ from infrarsi_hpc.domain.job import JobId, JobRecord, JobState
 from infrarsi_hpc.domain.trial import TrialLimits, TrialSpec
 from infrarsi_hpc.edges import batches
 from infrarsi_hpc.edges.dispatch import Sight
-from infrarsi_hpc.stages.collect import Collector, Taken, collect
+from infrarsi_hpc.stages.run.collect import Collector, Taken, collect
 
 
 class Scripted:

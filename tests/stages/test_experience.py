@@ -12,11 +12,11 @@ from transformer_runs import a_run
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.outcome import Outcome
-from infrarsi_hpc.edges import store
-from infrarsi_hpc.edges.store_rows import CampaignRow, StoredTrial
+from infrarsi_hpc.edges.store import folder as store
+from infrarsi_hpc.edges.store.rows import CampaignRow, StoredTrial
 from infrarsi_hpc.errors import InputRefused
 from infrarsi_hpc.stages.experience import transformer_owners
-from infrarsi_hpc.stages.kept_owners import read_owners, write_owners
+from infrarsi_hpc.stages.run.kept_owners import read_owners, write_owners
 from infrarsi_hpc.workloads.transformer_columns import workload_columns
 from infrarsi_hpc.workloads.transformer_workload import TransformerWorkload
 

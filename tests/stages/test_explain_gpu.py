@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infrarsi_hpc.errors import InputRefused
-from infrarsi_hpc.stages.explain import explain_file
-from infrarsi_hpc.stages.explain_gpu import explain_gpu
+from infrarsi_hpc.stages.explain.files import explain_file
+from infrarsi_hpc.stages.explain.gpu import explain_gpu
 
 HEADER = "name, memory.total [MiB], clocks.sm [MHz], clocks_event_reasons.hw_thermal_slowdown\n"
 HEALTHY = "NVIDIA H100 80GB HBM3, 81559 MiB, 1980 MHz, Not Active\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infrarsi_hpc.stages.explain import explain_file
+from infrarsi_hpc.stages.explain.files import explain_file
 
 HEAD = 'schema_version = 1\nname = "elm"\n'
 BUNDLE = """

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from infrarsi_hpc.domain.outcome import Outcome
 from infrarsi_hpc.errors import InputRefused
-from infrarsi_hpc.stages.explain import explain_file
-from infrarsi_hpc.stages.explain_slurm import explain_slurm, explain_slurm_file
+from infrarsi_hpc.stages.explain.files import explain_file
+from infrarsi_hpc.stages.explain.slurm import explain_slurm, explain_slurm_file
 
 SUBMIT = "sbatch: error: Batch job submission failed: "
 KEYS = {"outcome", "detail", "bound_gib", "rank", "evidence", "action", "findings"}

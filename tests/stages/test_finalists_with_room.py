@@ -14,8 +14,8 @@ from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.candidate import Candidate
 from infrarsi_hpc.domain.contract import Contract
 from infrarsi_hpc.domain.verdict import Belief, Speedup, Verdict
-from infrarsi_hpc.stages import run
-from infrarsi_hpc.stages.promotion import BLOCK_PAIRS, may_narrow, pairs_of, usable_pairs, was_looked_at, with_room
+from infrarsi_hpc.stages.run import loop as run
+from infrarsi_hpc.stages.run.promotion import BLOCK_PAIRS, may_narrow, pairs_of, usable_pairs, was_looked_at, with_room
 from infrarsi_hpc.verify.promotion import Decision
 
 

@@ -10,7 +10,7 @@ import pytest
 from infrarsi_hpc.cli.until import parse_window
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.errors import UsageError
-from infrarsi_hpc.stages.guest import mail_end
+from infrarsi_hpc.stages.run.guest import mail_end
 
 NOW = datetime(2030, 1, 31, 21, 0)
 

@@ -15,7 +15,7 @@ from infrarsi_hpc.domain.campaign import CampaignState, replay
 from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.edges.project import read_contract
 from infrarsi_hpc.errors import InputRefused, UsageError
-from infrarsi_hpc.stages.nodes import change_node_list, excluded_nodes, node_visits, nodes_report, read_node_list
+from infrarsi_hpc.stages.run.nodes import change_node_list, excluded_nodes, node_visits, nodes_report, read_node_list
 
 Attempt = tuple[str, str, float | None]
 #: Node, outcome and step time of each attempt, in order: n1 loses what it gets, n2 is slow, n3 to n6 are well.

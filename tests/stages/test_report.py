@@ -18,8 +18,8 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Interval, Price
-from infrarsi_hpc.stages.report import ReportFiles, render_report
-from infrarsi_hpc.stages.report_data import MAX_LOG_CHARS, clean
+from infrarsi_hpc.stages.report.data import MAX_LOG_CHARS, clean
+from infrarsi_hpc.stages.report.page import ReportFiles, render_report
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31mred\x1b[0m\u202eback `|*{{ 7*7 }}"
 PATCH = Patch(
@@ -312,7 +312,7 @@ def test_the_plots_data_is_json_that_cannot_end_its_script_and_plotly_accepts_it
 
 
 def test_an_out_of_memory_trial_stands_at_its_bound_and_apart_from_measured_ones() -> None:
-    from infrarsi_hpc.stages.report_plots import memory
+    from infrarsi_hpc.stages.report.plots import memory
 
     figure = memory(render(promoted_ledger()).data)
     assert figure is not None
@@ -324,7 +324,7 @@ def test_an_out_of_memory_trial_stands_at_its_bound_and_apart_from_measured_ones
 
 
 def test_the_best_so_far_ignores_a_faster_trial_that_was_refused() -> None:
-    from infrarsi_hpc.stages.report_plots import progress
+    from infrarsi_hpc.stages.report.plots import progress
 
     ledger = Ledger()
     ledger.trial("t0001", step=0.5)

@@ -10,7 +10,7 @@ import pytest
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.shipped import shipped
 from infrarsi_hpc.edges.sites import read_file, read_profile
-from infrarsi_hpc.stages.site_check import CheckReport, _script, check
+from infrarsi_hpc.stages.site.check import CheckReport, _script, check
 
 TAKES = 'echo "Submitted batch job 7"; CUDA_VISIBLE_DEVICES=0,1 bash "$1"'
 

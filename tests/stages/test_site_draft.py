@@ -10,8 +10,8 @@ import pytest
 
 from infrarsi_hpc.edges.sites import parse, read_profile
 from infrarsi_hpc.errors import UsageError
-from infrarsi_hpc.stages.site_detect import detect, draft_toml, write_draft
-from infrarsi_hpc.stages.site_draft import SiteTexts, profile_from_texts
+from infrarsi_hpc.stages.site.detect import detect, draft_toml, write_draft
+from infrarsi_hpc.stages.site.draft import SiteTexts, profile_from_texts
 
 HEADER = "PARTITION|AVAIL|TIMELIMIT|NODES|CPUS|MEMORY|GRES|AVAIL_FEATURES|OVERSUBSCRIBE|NODELIST\n"
 TWO_KINDS = SiteTexts(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from infrarsi_hpc.domain.site import Partition, SiteProfile
-from infrarsi_hpc.stages.site_check import check
-from infrarsi_hpc.stages.site_claims import claim_findings, private_file_findings
-from infrarsi_hpc.stages.site_findings import probe_findings
+from infrarsi_hpc.stages.site.check import check
+from infrarsi_hpc.stages.site.claims import claim_findings, private_file_findings
+from infrarsi_hpc.stages.site.findings import probe_findings
 
 GOOD = {
     "variables": "PATH HOME SLURM_JOB_ID",

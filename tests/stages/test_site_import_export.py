@@ -12,8 +12,8 @@ import pytest
 
 from infrarsi_hpc.edges.sites import read_file, read_profile
 from infrarsi_hpc.errors import ProfileError, UsageError
-from infrarsi_hpc.stages.site_export import prepare_export, write_export
-from infrarsi_hpc.stages.site_import import prepare_import, trust, untrusted, write_import
+from infrarsi_hpc.stages.site.export import prepare_export, write_export
+from infrarsi_hpc.stages.site.importing import prepare_import, trust, untrusted, write_import
 
 QUIET = 'schema_version = 1\nname = "elm"\n'
 RUNNING = QUIET + '[environment]\nsetup = ["module load cuda"]\n'

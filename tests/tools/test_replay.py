@@ -24,7 +24,7 @@ from replay_store import UNKNOWN_SPREAD, overlaps, spread_of, write_store
 from replay_tables import Measured, Table, merge, read_table
 
 from infrarsi_hpc.domain.outcome import Outcome
-from infrarsi_hpc.edges import store
+from infrarsi_hpc.edges.store import folder as store
 from infrarsi_hpc.errors import InfrarsiError, InputRefused, UsageError
 from infrarsi_hpc.workloads.transformer_columns import workload_of
 from infrarsi_hpc.workloads.transformer_workload import TransformerWorkload

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrarsi_hpc.edges.store_rows import CampaignRow
+from infrarsi_hpc.edges.store.rows import CampaignRow
 from infrarsi_hpc.errors import StoreError
 from infrarsi_hpc.workloads.transformer_columns import (
     SHAPE_COLUMNS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from infrarsi_hpc.domain.site import Partition, SiteProfile, format_time_limit
 from infrarsi_hpc.edges.slurm.config_text import parse_config, parse_partitions, parse_sinfo
-from infrarsi_hpc.stages.site_findings import Finding
+from infrarsi_hpc.stages.site.findings import Finding
 
 
 def claim_findings(site: SiteProfile, partition: Partition, config_text: str, partition_text: str) -> list[Finding]:

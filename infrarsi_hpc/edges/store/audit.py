@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from infrarsi_hpc.edges import store_format
-from infrarsi_hpc.edges.store_format import Fault, SegmentRefused
-from infrarsi_hpc.edges.store_rows import campaigns_of, patches_of, trials_of
+from infrarsi_hpc.edges.store import format as store_format
+from infrarsi_hpc.edges.store.format import Fault, SegmentRefused
+from infrarsi_hpc.edges.store.rows import campaigns_of, patches_of, trials_of
 
 #: Numbers of a foreign dataset that are looked at.
 _MAX_VALUES = 1_000_000

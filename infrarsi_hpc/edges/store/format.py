@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infrarsi_hpc.edges.store_rows import TABLES, Column, Table
+from infrarsi_hpc.edges.store.rows import TABLES, Column, Table
 from infrarsi_hpc.errors import StoreError
 
 FORMAT = "infrarsi-experience"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infrarsi_hpc.domain.outcome import Outcome
-from infrarsi_hpc.stages.report_data import UNFINISHED, changes_text
+from infrarsi_hpc.stages.report.data import UNFINISHED, changes_text
 
 Figure = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """What goes on in a campaign now: its head, its open jobs, the trials that run and those that wait.
 
 Read from the outside and without a trace: from the ledger, the lock, and what agents wrote beside their rounds. Slurm
-is not asked; `stages/waiting.py` does that for those who want to know why a job waits.
+is not asked; `stages/run/waiting.py` does that for those who want to know why a job waits.
 
 Does not cover: a head on another host whose lock is fresh but which has died (shown as running for ten minutes).
 """

@@ -24,8 +24,8 @@ from infrarsi_hpc.edges.slurm.request import JobRequest, partition_of, script
 from infrarsi_hpc.edges.slurm.sbatch_text import classify_refusal, parse_submission
 from infrarsi_hpc.edges.slurm.wait_reasons import meaning
 from infrarsi_hpc.edges.user_folders import cache_folder
-from infrarsi_hpc.stages.site_claims import claim_findings, gpu_findings, private_file_findings
-from infrarsi_hpc.stages.site_findings import Finding, probe_findings
+from infrarsi_hpc.stages.site.claims import claim_findings, gpu_findings, private_file_findings
+from infrarsi_hpc.stages.site.findings import Finding, probe_findings
 
 MAX_RESULT_BYTES = 128 * 1024
 _PROBE_SECONDS = 300.0

@@ -26,8 +26,8 @@ from infrarsi_hpc.edges.atomic import write_bytes, write_json
 from infrarsi_hpc.edges.project import CAMPAIGNS, CONTRACT, lock_name
 from infrarsi_hpc.edges.typed_files import read_json
 from infrarsi_hpc.errors import ContractError, ProjectError
-from infrarsi_hpc.stages.apply_audit import audit_campaign, audit_files, audit_repository, known_patch, patched
-from infrarsi_hpc.stages.apply_text import commit_message, confirmation, settings_changes, settings_text
+from infrarsi_hpc.stages.apply.audit import audit_campaign, audit_files, audit_repository, known_patch, patched
+from infrarsi_hpc.stages.apply.text import commit_message, confirmation, settings_changes, settings_text
 
 
 class Applied(BaseModel):

@@ -17,7 +17,7 @@ from infrarsi_hpc.edges.site_questions import ask_all
 from infrarsi_hpc.edges.site_text import profile_toml, user_toml
 from infrarsi_hpc.edges.sites import USER_SUFFIX, check_name, profile_folders
 from infrarsi_hpc.errors import SiteError, UsageError
-from infrarsi_hpc.stages.site_draft import Draft, SiteTexts, profile_from_texts
+from infrarsi_hpc.stages.site.draft import Draft, SiteTexts, profile_from_texts
 
 DEFAULT_NAME = "detected"
 

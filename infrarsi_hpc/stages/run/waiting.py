@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges.slurm.commands import SlurmCommands
 from infrarsi_hpc.edges.slurm.squeue_text import FORMAT, parse_squeue
-from infrarsi_hpc.stages.activity import OpenJob
+from infrarsi_hpc.stages.run.activity import OpenJob
 
 #: Between two questions; a watcher is one of many guests of the controller.
 PAUSE_SECONDS = 30.0

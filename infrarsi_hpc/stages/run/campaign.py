@@ -20,13 +20,13 @@ from infrarsi_hpc.domain.reading import Reading
 from infrarsi_hpc.domain.trial import Purpose, TrialSpec
 from infrarsi_hpc.domain.verdict import Belief, Verdict
 from infrarsi_hpc.edges import batches
-from infrarsi_hpc.edges import store as stores
 from infrarsi_hpc.edges.dispatch import Dispatcher, Sight
 from infrarsi_hpc.edges.ledger import Ledger
 from infrarsi_hpc.edges.project import Project
-from infrarsi_hpc.edges.store_rows import campaign_row, round_trials
+from infrarsi_hpc.edges.store import folder as stores
+from infrarsi_hpc.edges.store.rows import campaign_row, round_trials
 from infrarsi_hpc.errors import InputRefused, SiteError
-from infrarsi_hpc.stages.collect import Collector, Taken, collect
+from infrarsi_hpc.stages.run.collect import Collector, Taken, collect
 from infrarsi_hpc.stages.trials import spec_of
 from infrarsi_hpc.verify.checks import judge
 from infrarsi_hpc.verify.ending import classify

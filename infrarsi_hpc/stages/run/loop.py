@@ -19,15 +19,15 @@ from infrarsi_hpc.search.convergence import converged
 from infrarsi_hpc.search.finalists import finalists
 from infrarsi_hpc.search.propose import Problem, propose
 from infrarsi_hpc.search.space import Space
-from infrarsi_hpc.stages.activity import stop_file
-from infrarsi_hpc.stages.allowance import Allowance
-from infrarsi_hpc.stages.campaign import Campaign, Observer, Waiting
 from infrarsi_hpc.stages.experience import contract_owners
 from infrarsi_hpc.stages.interrupts import HandOver, interruptible
-from infrarsi_hpc.stages.kept_owners import read_owners, write_owners
-from infrarsi_hpc.stages.opening import RunOptions, StopAsked, campaign_name, open_campaign
 from infrarsi_hpc.stages.problem import problem_of
-from infrarsi_hpc.stages.promotion import (
+from infrarsi_hpc.stages.run.activity import stop_file
+from infrarsi_hpc.stages.run.allowance import Allowance
+from infrarsi_hpc.stages.run.campaign import Campaign, Observer, Waiting
+from infrarsi_hpc.stages.run.kept_owners import read_owners, write_owners
+from infrarsi_hpc.stages.run.opening import RunOptions, StopAsked, campaign_name, open_campaign
+from infrarsi_hpc.stages.run.promotion import (
     decide_finalist,
     finalists_of,
     may_narrow,

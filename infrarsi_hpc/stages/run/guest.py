@@ -16,8 +16,8 @@ from infrarsi_hpc.edges.dispatch import Dispatcher
 from infrarsi_hpc.edges.ledger import load_state
 from infrarsi_hpc.edges.project import Project
 from infrarsi_hpc.errors import SiteError, UsageError
-from infrarsi_hpc.stages.activity import head_of, stop_file
-from infrarsi_hpc.stages.dispatchers import dispatcher_for
+from infrarsi_hpc.stages.run.activity import head_of, stop_file
+from infrarsi_hpc.stages.run.dispatchers import dispatcher_for
 
 MODULE = ("-P", "-m", "infrarsi_hpc.cli.app")
 #: A head as a job asks for this; it uses under 200 MiB and next to no processor time.

@@ -11,8 +11,8 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.edges.project import Project, patch_library
 from infrarsi_hpc.search.propose import propose
 from infrarsi_hpc.search.space import Space
-from infrarsi_hpc.stages.opening import RunOptions
 from infrarsi_hpc.stages.problem import problem_of
+from infrarsi_hpc.stages.run.opening import RunOptions
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Price
-from infrarsi_hpc.stages.report_data import changes_text, report_data
-from infrarsi_hpc.stages.report_plots import figures
+from infrarsi_hpc.stages.report.data import changes_text, report_data
+from infrarsi_hpc.stages.report.plots import figures
 
 
 @dataclass(frozen=True)

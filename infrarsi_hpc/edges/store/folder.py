@@ -17,11 +17,11 @@ from pathlib import Path
 
 from infrarsi_hpc.domain.observation import Observation
 from infrarsi_hpc.domain.patch import Patch
-from infrarsi_hpc.edges import store_format
 from infrarsi_hpc.edges.atomic import site_error, write_bytes
 from infrarsi_hpc.edges.lock import held
-from infrarsi_hpc.edges.store_format import SUFFIX, SegmentRefused
-from infrarsi_hpc.edges.store_rows import (
+from infrarsi_hpc.edges.store import format as store_format
+from infrarsi_hpc.edges.store.format import SUFFIX, SegmentRefused
+from infrarsi_hpc.edges.store.rows import (
     CampaignRow,
     Dropped,
     StoredTrial,

@@ -9,11 +9,11 @@ from typing import Any
 from infrarsi_hpc.domain.outcome import Ending, Outcome
 from infrarsi_hpc.edges.file_end import read_end
 from infrarsi_hpc.edges.project import read_contract
-from infrarsi_hpc.edges.store_audit import inspect_file
+from infrarsi_hpc.edges.store.audit import inspect_file
 from infrarsi_hpc.errors import InputRefused, UsageError
-from infrarsi_hpc.stages.explain_gpu import explain_gpu_file
-from infrarsi_hpc.stages.explain_profile import explain_profile
-from infrarsi_hpc.stages.explain_slurm import explain_slurm_file
+from infrarsi_hpc.stages.explain.gpu import explain_gpu_file
+from infrarsi_hpc.stages.explain.profile import explain_profile
+from infrarsi_hpc.stages.explain.slurm import explain_slurm_file
 from infrarsi_hpc.verify.ending import classify_log
 
 #: A log's end is where its end is explained.

@@ -22,7 +22,7 @@ from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.verdict import Verdict
 from infrarsi_hpc.models.owners import Standing
 from infrarsi_hpc.models.prices import Interval, Price
-from infrarsi_hpc.stages.resolution import resolution_lines
+from infrarsi_hpc.stages.report.resolution import resolution_lines
 
 SCHEMA_VERSION = 1
 MAX_TRIALS = 5000

@@ -17,18 +17,18 @@ from infrarsi_hpc.domain.noise import DoctorReport
 from infrarsi_hpc.domain.patch import Patch
 from infrarsi_hpc.domain.site import SiteProfile
 from infrarsi_hpc.edges import archive
-from infrarsi_hpc.edges import store as stores
 from infrarsi_hpc.edges.dispatch import Dispatcher, PausingDispatcher
 from infrarsi_hpc.edges.host import device_key
 from infrarsi_hpc.edges.ledger import Ledger
 from infrarsi_hpc.edges.local import THIS_MACHINE
 from infrarsi_hpc.edges.project import KEPT_NAMES, Project, patch_library
+from infrarsi_hpc.edges.store import folder as stores
 from infrarsi_hpc.errors import ContractError, UsageError
-from infrarsi_hpc.stages.activity import stop_file
-from infrarsi_hpc.stages.campaign import Campaign, Observer
-from infrarsi_hpc.stages.dispatchers import dispatcher_for
 from infrarsi_hpc.stages.doctor import examine
-from infrarsi_hpc.stages.nodes import excluded_nodes
+from infrarsi_hpc.stages.run.activity import stop_file
+from infrarsi_hpc.stages.run.campaign import Campaign, Observer
+from infrarsi_hpc.stages.run.dispatchers import dispatcher_for
+from infrarsi_hpc.stages.run.nodes import excluded_nodes
 
 #: Trials of a round; a round's results are in before the next one is chosen.
 BATCH = 4

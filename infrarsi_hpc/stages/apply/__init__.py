@@ -1,0 +1,1 @@
+"""Apply: audit a winner, commit it, take it back."""

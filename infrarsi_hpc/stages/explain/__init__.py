@@ -1,0 +1,1 @@
+"""Explain: what a campaign would make of a file or a job."""

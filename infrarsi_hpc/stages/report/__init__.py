@@ -1,0 +1,1 @@
+"""Report: a campaign as a page, as a short text and as data."""

@@ -1,0 +1,1 @@
+"""Run: a campaign from its opening over its rounds to its promotion, and the head that runs it."""

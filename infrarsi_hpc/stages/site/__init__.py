@@ -1,0 +1,1 @@
+"""Site: profiles found, checked, listed, taken in and given away."""
