@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infrarsi_hpc.domain.outcome import Outcome
+from infrarsi_hpc.edges.sites import read_profile
+from infrarsi_hpc.edges.slurm.commands import Answer, SlurmCommands
+from infrarsi_hpc.edges.slurm.sacct_text import FORMAT as SACCT_FORMAT
 from infrarsi_hpc.errors import InputRefused
 from infrarsi_hpc.stages.explain.files import explain_file
+from infrarsi_hpc.stages.explain.job import explain_job
 from infrarsi_hpc.stages.explain.slurm import explain_slurm, explain_slurm_file
 
 SUBMIT = "sbatch: error: Batch job submission failed: "
@@ -151,3 +155,21 @@ def test_a_file_is_explained_through_the_command_and_one_that_is_missing_is_refu
 @given(st.text(), st.none() | st.text())
 def test_any_text_has_an_outcome(text: str, stderr: str | None) -> None:
     assert explain_slurm(text, stderr)["outcome"] in [outcome.value for outcome in Outcome]
+
+
+def test_a_number_that_names_a_task_of_an_older_array_too_is_the_jobs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen with sacct 22.05 after a controller had begun to count anew: `--jobs=2` gives both."""
+    table = dict.fromkeys(SACCT_FORMAT.split(","), "")
+
+    def row(job: str, state: str, submit: str) -> str:
+        return "|".join({**table, "JobID": job, "State": state, "Submit": submit, "ExitCode": "0:0"}.values())
+
+    rows = [row("1_0", "COMPLETED", "2031-01-01T12:54:54"), row("2", "CANCELLED by 0", "2031-01-01T12:55:12")]
+    said = Answer(0, "\n".join(["|".join(table), *rows]) + "\n", "")
+    monkeypatch.setattr(SlurmCommands, "run", lambda self, *words, **options: said)
+    site = read_profile("testbed", {}, tmp_path)
+    found = explain_job("2", site, tmp_path)
+    assert (found["outcome"], found["findings"][0]["state"]) == ("cancelled", "CANCELLED"), "naive: the first row"
+    assert explain_job("7", site, tmp_path)["findings"], "the raw number of an array's task has no job of its own"

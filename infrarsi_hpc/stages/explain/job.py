@@ -118,8 +118,10 @@ def _records(commands: SlurmCommands, wanted: JobId) -> list[JobRecord]:
     said = commands.run("sacct", "--parsable2", "--duplicates", f"--format={SACCT_FORMAT}", f"--jobs={wanted}")
     if said.is_good and sacct_problem(said.stdout + said.stderr) is None:
         found = [task.record for task in read_sacct(said.stdout).tasks]
+        # Slurm numbers the tasks of an array like jobs: a number that was used again names a task of another job too
+        own = [record for record in found if record.job.number == wanted.number]
         if found:
-            return found
+            return own or found
     answer = ask_queue(commands, "--states=all", f"--jobs={wanted}")
     if not answer.is_answer:
         raise SiteError("Slurm does not answer", why=answer.evidence, fix="try again later")
