@@ -19,7 +19,6 @@ from infrarsi_hpc.edges.agent.host_load import HostLoad, Load
 from infrarsi_hpc.edges.agent.processes import cpu_seconds, descendants, descendants_now, end_survivors
 from infrarsi_hpc.verify.ending import classify
 
-# alone on the machine: what another trial puts into a memory file system would be taken for this one's
 pytestmark = [pytest.mark.training, pytest.mark.campaign]
 
 #: Put into the training loop of the tiny program, before its first step or into every step.
@@ -152,6 +151,10 @@ HIDEOUTS = {
         "held = open('/dev/shm/infrarsi-test', 'wb', 0); [held.write(b'x' * 2**20) for _ in range({size} >> 20)]; "
         "held.close()"
     ),
+    "a file in memory by another name": (
+        "os.symlink('/dev/shm', 'elsewhere'); held = open('elsewhere/infrarsi-test', 'wb', 0); "
+        "[held.write(b'x' * 2**20) for _ in range({size} >> 20)]; held.close()"
+    ),
     "a mapped file in memory": "held = torch.from_file('/dev/shm/infrarsi-test', True, {size} // 4); held.fill_(1)",
     "a child process": (
         "import subprocess; child = subprocess.Popen([sys.executable, '-S', '-c', \"held = b'x' * {size}; "
@@ -202,6 +205,20 @@ def test_memory_counts_wherever_it_is_held(tmp_path: Path, until_seen: str, code
     ending = ending_of(second, limited)
     assert (ending.outcome, ending.detail) == (Outcome.DEVICE_OOM, "limit"), "naive: it fits, only RLIMIT_DATA counts"
     assert ending.bound_gib >= 24 / 1024
+
+
+def test_what_others_put_into_memory_file_systems_is_theirs(tmp_path: Path, until_seen: str) -> None:
+    """Another job of the same user: seen when a file that a test filled stopped every trial beside it."""
+    project = changed(tmp_path, "optimizer.step()", until_seen)
+    looks, other = tmp_path / "looks", Path("/dev/shm/infrarsi-test")
+    limits = {"memory_gib": 24 / 1024, "memory_set_by": "harness"}
+    write = f"import os, time\nwhile os.path.getsize({str(looks)!r}) < 2: time.sleep(0.01)\n"
+    write += f"open({str(other)!r}, 'wb').write(b'x' * {64 * MIB})"
+    with subprocess.Popen([sys.executable, "-c", write]) as writer:
+        [result] = run_specs(tmp_path / "batch", spec(*project, lengths=[12], limits=limits))
+        assert writer.wait(timeout=300) == 0
+    assert (result.runs[0].exit_codes, result.runs[0].stopped) == ((0,), None), "naive: over its limit"
+    assert result.runs[0].peak_gib[0] < 24 / 1024
 
 
 def test_the_smallest_limit_that_passes_is_the_peak_with_shared_memory_too(tmp_path: Path, until_seen: str) -> None:

@@ -20,6 +20,9 @@ import sys
 from typing import Any
 
 SAMPLE_SIZE = 4096
+#: Files in memory that are named; who opens more has been seen already.
+MAX_OPENED = 1000
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def install(out_fd: int, in_fd: int, options: dict[str, Any]) -> None:
@@ -54,6 +57,7 @@ class Probe:
         self._products: Any = _beside("products").count_products(torch, options.get("operators") or {})
         self._profiler: Any = None
         self._spans: dict[str, Any] = {}
+        self._opened: set[str] = set()
 
     # ---- wiring
 
@@ -62,6 +66,8 @@ class Probe:
         from torch.nn.modules import module
         from torch.optim import optimizer
 
+        if self.options.get("memory_mounts"):
+            sys.addaudithook(self._audited)
         self._first_hook = module.register_module_forward_pre_hook(self._first_forward)
         optimizer.register_optimizer_step_pre_hook(self._before_update)
         optimizer.register_optimizer_step_post_hook(self._after_update)
@@ -85,6 +91,16 @@ class Probe:
             return grad(*args, **kwargs)
 
         self.torch.autograd.backward, self.torch.autograd.grad = recorded, ended
+
+    def _audited(self, event: str, args: Any) -> None:
+        """Name every file in a memory file system that the program opens to write (PEP 578)."""
+        if event != "open" or not isinstance(args[0], str | bytes) or not (args[2] or 0) & _WRITES:
+            return
+        path = os.path.realpath(os.fsdecode(args[0]))
+        is_in_memory = path.startswith(tuple(f"{mount.rstrip('/')}/" for mount in self.options["memory_mounts"]))
+        if is_in_memory and path not in self._opened and len(self._opened) < MAX_OPENED:
+            self._opened.add(path)
+            self._say(event="file", path=path)
 
     def _say(self, **message: Any) -> None:
         if os.getpid() == self._pid:  # a forked data worker must not speak for its rank

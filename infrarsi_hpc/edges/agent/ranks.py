@@ -124,7 +124,8 @@ class Launch:
     probe: dict[str, Any] | None
     #: Whether its memory is the trial's: on a GPU the allocator's own count is.
     counts_memory: bool = False
-    #: Files that are the harness's own, wherever they lie.
+    #: Folders whose files are the program's, and files that are the harness's own, wherever they lie.
+    own_folders: tuple[str, ...] = ()
     is_ours: Callable[[str], bool] = lambda _: False
     #: Asked now and then; a true answer ends the run.
     is_cancelled: Callable[[], bool] = lambda: False
@@ -162,7 +163,7 @@ class _Watch:
         self.started = 0.0
         self.last_sign = 0.0
         self._pending: list[Rank] = []
-        self._files = MemoryFiles(launch.is_ours)
+        self._files = MemoryFiles(launch.own_folders, launch.is_ours)
         self._ever_mapped: set[int] = set()
         #: The agent's own helpers: all that comes to its processes later is the program's.
         self._before = descendants(os.getpid())
@@ -316,6 +317,8 @@ class _Watch:
                         rank.memory.mark(self.launch.memory_bytes)
                 with contextlib.suppress(OSError):
                     os.write(rank.control_fd, b"g")
+            case "file":
+                self._files.claim(str(message.get("path", ""))[:4096])
             case "step":
                 rank.step_ends.append(now)
                 rank.steps.append(message)
@@ -356,6 +359,8 @@ class _Watch:
             self.stopped = self.stopped or "memory"
 
     def _sample(self) -> None:
+        if self.launch.counts_memory:
+            self._files.note_open([rank.pid for rank in self.ranks if rank.pid is not None and rank.code is None])
         for rank in self.ranks:
             if rank.memory is not None and rank.code is None:
                 rank.memory.sample(self._look_outside if rank.memory.beside_bytes else lambda: None)

@@ -1,7 +1,11 @@
 """Memory of a trial that is no process's own data: shared, in files of a memory file system, in processes below a rank.
 
-Does not cover: page cache of files on a disk, memory that others hold for the program, files in a memory file system
-that it hides below a folder that others cannot read, and all that was there before the first forward pass.
+Whose a file in a memory file system is, nothing on it tells: other jobs of the same user write there too. It is the
+trial's if one of its processes was seen with it open or mapped, if the probe saw the program open it, or if it lies in
+the trial's own folders.
+
+Does not cover: page cache of files on a disk, memory that others hold for the program, a file that a program behind the
+probe's back writes and closes between two looks, and all that was there before the first forward pass.
 """
 
 from __future__ import annotations
@@ -61,22 +65,38 @@ class Mapped:
 class MemoryFiles:
     """Memory file systems of this host, and what files in them hold since this object was made."""
 
-    def __init__(self, is_ignored: Callable[[str], bool] = lambda _: False) -> None:
-        everywhere = _mounts()
+    def __init__(self, own_folders: Collection[str] = (), is_ignored: Callable[[str], bool] = lambda _: False) -> None:
+        everywhere = mounts()
         self._prefixes = tuple(f"{mount.rstrip('/')}/".encode() for mount in everywhere)
         self._mounts = [mount for mount in everywhere if _is_for_everybody(mount)]
+        self._own_prefixes = tuple(f"{folder.rstrip('/')}/" for folder in own_folders)
         self._is_ignored = is_ignored
-        self._before = dict(self._lying())
+        self._claimed: set[int] = set()
+        self._claimed_paths: set[str] = set()
+        self._before = {inode: file for inode, file, _ in self._lying()}
 
     def unmapped_bytes(self, pids: Collection[int], mapped: Collection[int]) -> dict[int, int]:
-        """Bytes of our files in memory by inode, open in one of `pids` or lying there; the inodes `mapped` left out.
+        """Bytes of the trial's files in memory by inode, open in one of `pids` or lying there; not the `mapped` ones.
 
         A file that was there before counts by its growth, or whole if it was written since.
         """
-        sizes = {inode: file for inode, file in self._lying() if inode not in mapped}
-        for pid in pids:
-            sizes.update((inode, file) for inode, file in self._open(pid) if inode not in mapped)
+        self._claimed |= set(mapped)
+        sizes = {inode: file for inode, file in self.note_open(pids).items() if inode not in mapped}
+        for inode, file, path in self._lying():
+            is_own = inode in self._claimed or path in self._claimed_paths or path.startswith(self._own_prefixes)
+            if is_own and inode not in mapped:
+                sizes.setdefault(inode, file)
         return {inode: file.size - self._standing(inode, file) for inode, file in sizes.items()}
+
+    def note_open(self, pids: Collection[int]) -> dict[int, _File]:
+        """The files in memory that these processes have open now; they are the trial's from here on."""
+        found = {inode: file for pid in pids for inode, file in self._open(pid)}
+        self._claimed |= set(found)
+        return found
+
+    def claim(self, path: str) -> None:
+        """Take a file that the program was seen to open, and may only be making now, for the trial's."""
+        self._claimed_paths.add(path)
 
     def _standing(self, inode: int, file: _File) -> int:
         before = self._before.get(inode)
@@ -115,8 +135,8 @@ class MemoryFiles:
                         if stat.S_ISREG(info.st_mode):
                             yield info.st_ino, _File.of(info)
 
-    def _lying(self) -> Iterator[tuple[int, _File]]:
-        """Inodes and sizes of our files in the memory file systems that everybody may use."""
+    def _lying(self) -> Iterator[tuple[int, _File, str]]:
+        """Inodes, sizes and paths of our user's files in the memory file systems that everybody may use."""
         budget, me = MAX_ENTRIES, os.getuid()
         folders = list(self._mounts)
         while folders and budget > 0:
@@ -130,7 +150,7 @@ class MemoryFiles:
                         if stat.S_ISDIR(info.st_mode):
                             folders.append(entry.path)
                         elif stat.S_ISREG(info.st_mode) and info.st_uid == me and not self._is_ignored(entry.path):
-                            yield info.st_ino, _File.of(info)
+                            yield info.st_ino, _File.of(info), entry.path
 
 
 def touched_shared_bytes(pid: int) -> int:
@@ -142,7 +162,7 @@ def touched_shared_bytes(pid: int) -> int:
     return 0
 
 
-def _mounts() -> list[str]:
+def mounts() -> list[str]:
     """Where memory file systems are mounted; in the table blanks are octal escapes (proc(5), mountinfo)."""
     found: list[str] = []
     with contextlib.suppress(OSError):

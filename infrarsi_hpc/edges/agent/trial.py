@@ -25,6 +25,7 @@ from infrarsi_hpc.edges.agent.copies import (
 )
 from infrarsi_hpc.edges.agent.host_load import WAIT_SECONDS, HostLoad, wait_until_quiet
 from infrarsi_hpc.edges.agent.ranks import Launch, Rank, WarmPython, Watched, WorkloadPythonError, watch
+from infrarsi_hpc.edges.agent.shared_memory import mounts
 from infrarsi_hpc.edges.agent.surroundings import clean_environment, node_name, write_whole
 
 GIB = 2**30
@@ -222,6 +223,7 @@ def _one_run(
         "device": spec["device"],
         "memory_gib": limits["memory_gib"] if limits["memory_set_by"] == "harness" else None,
         "operators": spec.get("operators") or {},
+        "memory_mounts": mounts() if spec["device"] == "cpu" else [],
     }
     seen = watch(
         warm,
@@ -235,6 +237,7 @@ def _one_run(
             memory_bytes=int(limits["memory_gib"] * GIB) if is_limited else None,
             probe=probe,
             counts_memory=spec["device"] == "cpu",
+            own_folders=(environment["TMPDIR"], str(code)),
             is_ours=lambda path: path == str(weights) or path.startswith(f"{folder}/"),
             is_cancelled=bench.is_cancelled,
         ),
